@@ -1,0 +1,1 @@
+from bndl.layer import DecisionLayer

@@ -1,0 +1,158 @@
+"""From inputs to features: read any kind of batch, run the backbone once, catch what enters the decision layer."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from bndl.convert import find_layer
+from bndl.errors import InputError
+from bndl.progress import track
+
+__all__ = ["FeatureSet", "extract", "features_of", "iterate"]
+
+Inputs: TypeAlias = Tensor | Mapping[str, Any]
+_LABEL_KEYS = ("labels", "label")
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """What the decision layer sees of a data set: features (N, in_features), labels (N,) int64."""
+
+    features: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Tensor) -> "FeatureSet":
+        """The examples at these indices."""
+        return FeatureSet(self.features[indices], self.labels[indices])
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Everything in ``eval()`` and without gradients inside, each module's own mode back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def split_batch(batch: Any) -> tuple[Inputs, Tensor | None]:
+    """A batch as loaders give it -> (inputs, labels or None): a tensor, a pair, or a dict with a ``labels`` key."""
+    if isinstance(batch, Mapping):
+        labels = next((batch[key] for key in _LABEL_KEYS if key in batch), None)
+        return {key: value for key, value in batch.items() if key not in _LABEL_KEYS}, labels
+    if isinstance(batch, list | tuple):
+        if len(batch) not in (1, 2):
+            raise InputError(f"a batch is (inputs,) or (inputs, labels), got {len(batch)} parts.")
+        return batch[0], batch[1] if len(batch) == 2 else None
+    if isinstance(batch, np.ndarray):
+        return torch.from_numpy(batch), None
+    if isinstance(batch, Tensor):
+        return batch, None
+    raise InputError(f"a batch is a tensor, a pair (inputs, labels) or a dict, got {type(batch).__name__}.")
+
+
+def iterate(x: Any, *, batch_size: int) -> Iterable[Any]:
+    """Anything to predict on -> batches: a tensor, array or dict is cut, a data set is loaded, a loader is taken as is."""
+    if isinstance(x, np.ndarray):
+        x = torch.from_numpy(x)
+    if isinstance(x, Tensor):
+        if x.dim() == 0 or len(x) == 0:
+            raise InputError(f"nothing to predict on: the input has dims {tuple(x.size())}; give at least one example.")
+        return x.split(batch_size)
+    if isinstance(x, Mapping):
+        return _cut_mapping(x, batch_size)
+    if isinstance(x, Dataset):
+        return DataLoader(x, batch_size=batch_size)
+    if isinstance(x, Iterable):
+        return x
+    raise InputError(f"give a tensor, a dict of tensors, a data set or a loader; got {type(x).__name__}.")
+
+
+def _cut_mapping(x: Mapping[str, Any], batch_size: int) -> list[dict[str, Any]]:
+    sizes = {len(value) for value in x.values() if isinstance(value, Tensor)}
+    if len(sizes) != 1 or 0 in sizes:
+        raise InputError(f"the tensors of a batch dict must have one common, positive length, got {sorted(sizes)}.")
+    (size,) = sizes
+    return [
+        {key: value[i : i + batch_size] if isinstance(value, Tensor) else value for key, value in x.items()}
+        for i in range(0, size, batch_size)
+    ]
+
+
+def features_of(model: nn.Module, inputs: Inputs) -> Tensor:
+    """What enters the decision layer (B, in_features), from one pass of the model as it stands."""
+    layer = find_layer(model)
+    device = layer.weight.device
+    caught: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
+    try:
+        if isinstance(inputs, Mapping):
+            model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()})
+        else:
+            model(inputs.to(device))
+    finally:
+        hook.remove()
+    if len(caught) != 1:
+        raise InputError(f"the decision layer ran {len(caught)} times in one pass; this function needs exactly one.")
+    return _checked(caught[0], layer.in_features)
+
+
+def _checked(features: Tensor, in_features: int) -> Tensor:
+    if features.dim() != 2:
+        raise InputError(
+            f"the decision layer was given dims {tuple(features.size())}; predictions need one row of {in_features} "
+            "features an example, (B, K): pool over tokens or positions before the head."
+        )
+    if not torch.isfinite(features).all():
+        bad = (~torch.isfinite(features)).any(dim=1).nonzero().flatten()
+        raise InputError(
+            f"{len(bad)} of {len(features)} examples have NaN or infinite features (first at index {int(bad[0])}): "
+            "check the inputs and the backbone."
+        )
+    return features
+
+
+def extract(model: nn.Module, data: Any, *, batch_size: int = 256, progress: bool | None = None) -> FeatureSet:
+    """Features and labels of a whole labelled data set, each example passing the backbone once."""
+    if isinstance(data, FeatureSet):
+        return data
+    features, labels = [], []
+    num_classes = find_layer(model).out_features
+    with evaluating(model):
+        for batch in track(iterate(data, batch_size=batch_size), "features", progress=progress):
+            inputs, target = split_batch(batch)
+            if target is None:
+                raise InputError("labels are needed: give batches (inputs, labels), or dicts with a 'labels' key.")
+            features.append(features_of(model, inputs))
+            labels.append(check_labels(target, num_classes, count=len(features[-1])))
+    if not features:
+        raise InputError("the loader is empty: it gave no batch.")
+    return FeatureSet(torch.cat(features).float(), torch.cat(labels).to(features[0].device))
+
+
+def check_labels(labels: Any, num_classes: int, *, count: int) -> Tensor:
+    """Labels (B,) as int64, or one sentence on what is wrong with them."""
+    labels = torch.as_tensor(labels)
+    if labels.dim() != 1 or len(labels) != count:
+        raise InputError(f"labels must be one class index an example, dims ({count},), got {tuple(labels.size())}.")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(f"labels must be class indices (integers), got {labels.dtype}.")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        raise InputError(
+            f"labels must lie in 0..{num_classes - 1} for {num_classes} classes, "
+            f"got {int(labels.min())}..{int(labels.max())}."
+        )
+    return labels.long()

@@ -1,0 +1,82 @@
+"""What a model's graph proves: which layer makes its output, and whether what enters a layer is non-negative."""
+
+import operator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+__all__ = ["input_is_nonnegative", "output_module", "trace"]
+
+# what makes its result non-negative, whatever comes in
+_MAKES = {
+    nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Softplus, nn.Hardsigmoid, nn.Softmax,
+    torch.relu, F.relu, F.relu6, torch.sigmoid, F.softplus, torch.abs, torch.square, torch.exp, F.softmax, torch.softmax,
+    "relu", "relu_", "sigmoid", "abs", "square", "exp", "softmax",
+}  # fmt: skip
+# what keeps non-negative input non-negative
+_KEEPS = {
+    nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d,
+    nn.AdaptiveAvgPool2d, nn.MaxPool1d, nn.MaxPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.Unflatten,
+    torch.flatten, torch.mean, torch.sum, torch.squeeze, torch.reshape, F.dropout, F.avg_pool2d, F.adaptive_avg_pool2d,
+    F.max_pool2d, F.adaptive_max_pool2d, torch.amax, operator.getitem,
+    "flatten", "view", "reshape", "mean", "sum", "squeeze", "contiguous", "amax", "float", "to", "permute", "transpose",
+}  # fmt: skip
+_JOINS = {torch.add, operator.add, operator.iadd, torch.mul, operator.mul, operator.imul, "add", "add_", "mul", "mul_"}
+# what may follow the head without changing which class wins
+_AFTER_HEAD = {
+    nn.Softmax, nn.LogSoftmax, nn.Identity, F.softmax, F.log_softmax, torch.softmax, torch.log_softmax,
+    "softmax", "log_softmax", "squeeze", "float",
+}  # fmt: skip
+
+
+class _Tracer(fx.Tracer):
+    """Looks into containers and users' modules; whatever torch itself defines is a leaf."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m).__module__.startswith("torch.nn") and not isinstance(m, nn.Sequential)
+
+
+def trace(model: nn.Module) -> fx.Graph | None:
+    """The model's graph, or None when torch.fx cannot follow its code."""
+    try:
+        return _Tracer().trace(model)
+    except Exception:  # tracing runs the model's own code on proxies: anything may be raised
+        return None
+
+
+def output_module(graph: fx.Graph, model: nn.Module) -> str | None:
+    """Path of the module whose result the model returns, looking through a softmax; None if it is no module's."""
+    node: Any = next(node for node in graph.nodes if node.op == "output").args[0]
+    while isinstance(node, fx.Node) and _kind(node, model) in _AFTER_HEAD:
+        node = node.args[0] if node.args else None
+    return str(node.target) if isinstance(node, fx.Node) and node.op == "call_module" else None
+
+
+def input_is_nonnegative(graph: fx.Graph, model: nn.Module, path: str) -> bool:
+    """Whether the graph proves that everything that enters the module at ``path`` is >= 0."""
+    calls = [node for node in graph.nodes if node.op == "call_module" and node.target == path]
+    return bool(calls) and all(_is_nonnegative(node.args[0], model, depth=0) for node in calls if node.args)
+
+
+def _kind(node: fx.Node, model: nn.Module) -> Any:
+    """What a node does: a module's class, a function, or a method's name."""
+    return type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+
+
+def _is_nonnegative(node: Any, model: nn.Module, *, depth: int) -> bool:
+    if isinstance(node, int | float):
+        return node >= 0
+    if not isinstance(node, fx.Node) or node.op not in ("call_module", "call_function", "call_method") or depth > 50:
+        return False
+    kind = _kind(node, model)
+    if kind in _MAKES:
+        return True
+    if kind in _KEEPS:
+        return bool(node.args) and _is_nonnegative(node.args[0], model, depth=depth + 1)
+    if kind in _JOINS:
+        return all(_is_nonnegative(arg, model, depth=depth + 1) for arg in node.args[:2])
+    if kind is torch.cat and isinstance(node.args[0], list | tuple):
+        return all(_is_nonnegative(arg, model, depth=depth + 1) for arg in node.args[0])
+    return False
