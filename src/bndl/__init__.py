@@ -1,1 +1,43 @@
+"""The Bayesian Non-negative Decision Layer: how sure a classifier is, and why, from one backbone pass."""
+
+from typing import TYPE_CHECKING, Any
+
+from bndl._version import __version__
+from bndl.convert import convert
+from bndl.errors import BndlError, FileError, HeadError, InputError, MissingExtraError
+from bndl.fit import FitResult, fit
 from bndl.layer import DecisionLayer
+from bndl.objective import Objective, kl
+from bndl.predict import Prediction, predict
+from bndl.store import load, save
+
+if TYPE_CHECKING:
+    from bndl.estimator import BNDLClassifier
+
+__all__ = [
+    "BNDLClassifier",
+    "BndlError",
+    "DecisionLayer",
+    "FileError",
+    "FitResult",
+    "HeadError",
+    "InputError",
+    "MissingExtraError",
+    "Objective",
+    "Prediction",
+    "__version__",
+    "convert",
+    "fit",
+    "kl",
+    "load",
+    "predict",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "BNDLClassifier":  # needs scikit-learn, which is an extra and slow to import
+        from bndl.estimator import BNDLClassifier
+
+        return BNDLClassifier
+    raise AttributeError(f"module 'bndl' has no attribute {name!r}")

@@ -69,7 +69,10 @@ def _layer_from(linear: nn.Linear, *, signed: bool, settings: dict[str, Any]) ->
         linear.in_features, linear.out_features, bias=linear.bias is not None, signed=signed, **settings
     )
     weight = linear.weight
-    half = weight.dtype in (torch.float16, torch.bfloat16)  # subtracting the minimum in half precision would not be exact
+    half = weight.dtype in (
+        torch.float16,
+        torch.bfloat16,
+    )  # subtracting the minimum in half precision would not be exact
     layer.to(device=weight.device, dtype=torch.float32 if half else weight.dtype)
     layer.copy_linear(linear)
     layer.requires_grad_(weight.requires_grad)
@@ -86,7 +89,9 @@ def _find_linear(model: nn.Module, head: str | None) -> tuple[str, nn.Linear]:
             raise HeadError(f"head={head!r} is no nn.Linear of {type(model).__name__}; {_listing(linears)}.")
         return head, linears[head]
     if not linears:
-        raise HeadError(f"{type(model).__name__} has no nn.Linear to convert; end it in one, or use bndl.DecisionLayer.")
+        raise HeadError(
+            f"{type(model).__name__} has no nn.Linear to convert; end it in one, or use bndl.DecisionLayer."
+        )
     for finder in (_by_identity, _by_classifier_method, _by_tracing, _by_labels, _by_name):
         if (path := finder(model, linears)) is not None:
             return path, linears[path]
@@ -97,7 +102,9 @@ def _find_linear(model: nn.Module, head: str | None) -> tuple[str, nn.Linear]:
 
 def _listing(linears: dict[str, nn.Linear]) -> str:
     shown = [f"{path or '(itself)'} ({m.in_features} -> {m.out_features})" for path, m in linears.items()][-6:]
-    return "its linear layers are " + ("... " if len(linears) > 6 else "") + ", ".join(shown) if shown else "it has none"
+    return (
+        "its linear layers are " + ("... " if len(linears) > 6 else "") + ", ".join(shown) if shown else "it has none"
+    )
 
 
 def _by_identity(model: nn.Module, linears: dict[str, nn.Linear]) -> str | None:

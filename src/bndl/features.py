@@ -71,7 +71,7 @@ def iterate(x: Any, *, batch_size: int) -> Iterable[Any]:
     if isinstance(x, Tensor):
         if x.dim() == 0 or len(x) == 0:
             raise InputError(f"nothing to predict on: the input has dims {tuple(x.size())}; give at least one example.")
-        return x.split(batch_size)
+        return [x[i : i + batch_size] for i in range(0, len(x), batch_size)]
     if isinstance(x, Mapping):
         return _cut_mapping(x, batch_size)
     if isinstance(x, Dataset):
@@ -92,17 +92,24 @@ def _cut_mapping(x: Mapping[str, Any], batch_size: int) -> list[dict[str, Any]]:
     ]
 
 
+def run(model: nn.Module, inputs: Inputs) -> Tensor:
+    """The model's logits for one batch, moved to where the model is; Hugging Face outputs are unwrapped."""
+    device = find_layer(model).weight.device
+    if isinstance(inputs, Mapping):
+        output = model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()})
+    else:
+        output = model(inputs.to(device))
+    logits: Tensor = getattr(output, "logits", output)
+    return logits
+
+
 def features_of(model: nn.Module, inputs: Inputs) -> Tensor:
     """What enters the decision layer (B, in_features), from one pass of the model as it stands."""
     layer = find_layer(model)
-    device = layer.weight.device
     caught: list[Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
     try:
-        if isinstance(inputs, Mapping):
-            model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()})
-        else:
-            model(inputs.to(device))
+        run(model, inputs)
     finally:
         hook.remove()
     if len(caught) != 1:
@@ -155,4 +162,5 @@ def check_labels(labels: Any, num_classes: int, *, count: int) -> Tensor:
             f"labels must lie in 0..{num_classes - 1} for {num_classes} classes, "
             f"got {int(labels.min())}..{int(labels.max())}."
         )
-    return labels.long()
+    checked: Tensor = labels.long()
+    return checked

@@ -68,9 +68,7 @@ PRESETS: dict[str, Objective] = {
 }
 
 
-def kl(
-    model: nn.Module, num_data: int, *, objective: Objective | str = "default", beta: float | None = None
-) -> Tensor:
+def kl(model: nn.Module, num_data: int, *, objective: Objective | str = "default", beta: float | None = None) -> Tensor:
     """The KL term of the loss, ready to add to a mean cross entropy.
 
     Call it after a forward pass in ``train()``: theta's posterior is that of the last batch.

@@ -62,11 +62,10 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: slice | Tensor | list[int]) -> "Prediction":
-        """The chosen examples, as a Prediction."""
-        if isinstance(index, int):
-            index = [index]
-        return Prediction(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+    def __getitem__(self, index: int | slice | Tensor | list[int]) -> "Prediction":
+        """The chosen examples, as a Prediction (of one example for a single index)."""
+        rows = [index] if isinstance(index, int) else index
+        return Prediction(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     @property
     def confidence(self) -> Tensor:
@@ -228,4 +227,5 @@ def _t_test(mean: Tensor, variance: Tensor, *, num_samples: int = TEST_SAMPLES) 
 def _flip(mean: Tensor, variance: Tensor) -> Tensor:
     """P(difference < 0) for a Gaussian difference; 1/2 where it is exactly zero."""
     z = torch.where(mean == 0, 0.0, mean.double() / variance.double().sqrt())
-    return torch.special.ndtr(-z)
+    flip: Tensor = torch.special.ndtr(-z)
+    return flip

@@ -109,7 +109,7 @@ def kl_to_gamma(
     return torch.where(active, from_shape - a * log_scale + b * safe, torch.zeros_like(safe))
 
 
-@register_kl(Weibull, Gamma)
+@register_kl(Weibull, Gamma)  # type: ignore[untyped-decorator]
 def _kl_weibull_gamma(p: Weibull, q: Gamma) -> Tensor:
     """Lets ``torch.distributions.kl_divergence(Weibull, Gamma)`` find the closed form."""
     return kl_to_gamma(p.mean, p.concentration, prior_shape=q.concentration, prior_rate=q.rate)

@@ -1,0 +1,105 @@
+r"""Fit how noisy the posterior is, and nothing else, to held-out data by the likelihood of the prediction itself.
+
+The ELBO averages log-probabilities over draws; a user sees the average of probabilities. So the shapes, and one scale s of
+all logits, minimise what the user will be judged by,
+
+.. math:: -\frac{1}{N}\sum_j \ln \frac{1}{S} \sum_s \mathrm{softmax}\bigl(s\,(\theta_s \Phi_s + b)\bigr)_{y_j},
+
+which contains temperature scaling as the limit of no noise. The scale is then folded into Phi and b: no extra parameter is
+left behind, and every decision (which class has the largest mean logit) stays what it was.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from bndl import weibull
+from bndl.features import FeatureSet
+from bndl.layer import DecisionLayer
+
+__all__ = ["calibrate", "scaled_nll"]
+
+_STEPS = 200
+_ROWS = 512  # examples a step
+_DRAWS = 32  # draws a step, fresh each time
+_BUDGET = 2**22  # numbers: sampled weights a step
+
+
+def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Generator) -> None:
+    """Fit the layer's shapes and the scale of its logits to ``data``, in place."""
+    log_scale = nn.Parameter(_best_log_scale(layer, data))
+    raw, maps = _shape_parameters(layer)
+    groups = [{"params": raw, "lr": 0.2}, {"params": maps, "lr": 1e-3}, {"params": [log_scale], "lr": 0.015}]
+    optimizer = torch.optim.Adam([group for group in groups if group["params"]])
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
+    for _ in range(_STEPS):
+        rows = torch.randint(len(data), (_ROWS,), generator=generator, device=generator.device)
+        batch = data if len(data) <= _ROWS else data.take(rows)
+        optimizer.zero_grad()
+        loss = _predictive_nll(layer, batch, log_scale, generator)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    _fold(layer, log_scale.detach().exp())
+
+
+def scaled_nll(layer: DecisionLayer, data: FeatureSet) -> Tensor:
+    """Cross entropy (N,) of the mean logits at their best temperature: how good a head is, calibration put aside."""
+    logits = _mean_logits(layer, data) * _best_log_scale(layer, data).exp()
+    return nn.functional.cross_entropy(logits, data.labels, reduction="none")
+
+
+def _shape_parameters(layer: DecisionLayer) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Shape parameters on the scale of k itself, and the weights that read k off the features."""
+    raw, maps = [layer.phi_raw_shape], []
+    for name, parameter in layer.named_parameters():
+        if name in ("theta_raw_shape", "theta_shape_map.bias"):
+            raw.append(parameter)
+        elif name == "theta_shape_map.weight":
+            maps.append(parameter)
+    return raw, maps
+
+
+@torch.no_grad()
+def _mean_logits(layer: DecisionLayer, data: FeatureSet) -> Tensor:
+    logits = layer.theta(data.features).mean @ layer.phi().mean.t()
+    offset = layer.offset()
+    return logits if offset is None else logits + offset
+
+
+def _best_log_scale(layer: DecisionLayer, data: FeatureSet) -> Tensor:
+    """Logarithm of the scale that minimises the cross entropy of the mean logits: a convex problem, by bisection."""
+    logits = _mean_logits(layer, data)
+    low, high = logits.new_tensor(-5.0), logits.new_tensor(5.0)
+    gap = logits - logits.gather(1, data.labels[:, None])
+    for _ in range(30):
+        middle = (low + high) / 2
+        slope = ((logits * middle.exp()).softmax(dim=1) * gap).sum()  # derivative of the cross entropy in the scale
+        low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
+    return (low + high) / 2
+
+
+def _predictive_nll(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor, generator: torch.Generator) -> Tensor:
+    theta, phi, offset = layer.theta(batch.features), layer.phi(), layer.offset()
+    mean, (C, K) = phi.mean.detach(), phi.mean.size()
+    S = max(4, min(_DRAWS, _BUDGET // (C * K)))
+    log_draws = weibull.log_exponential(S, K, like=mean, generator=generator)
+    weights = mean * weibull.noise(weibull.log_exponential(S, C, K, like=mean, generator=generator), phi.shape)
+    if layer.theta_shape == "feature":
+        weights = weights * weibull.noise(log_draws, theta.shape)[:, None]
+        logits = (theta.mean.detach() @ weights.flatten(0, 1).t()).unflatten(1, (S, C)).transpose(0, 1)
+    else:
+        logits = torch.bmm(theta.mean.detach() * weibull.noise(log_draws[:, None], theta.shape), weights.mT)
+    logits = (logits if offset is None else logits + offset.detach()) * log_scale.exp()
+    chosen = logits.log_softmax(dim=-1).gather(2, batch.labels.expand(S, -1)[..., None])[..., 0]
+    loss: Tensor = math.log(S) - chosen.logsumexp(dim=0).mean()
+    return loss
+
+
+@torch.no_grad()
+def _fold(layer: DecisionLayer, scale: Tensor) -> None:
+    """Multiply Phi and the bias, so that all logits are scaled; what lies below the threshold stays below it."""
+    layer.weight.copy_(layer.alpha_phi + (layer.weight - layer.alpha_phi) * scale)
+    if layer.bias is not None:
+        layer.bias.mul_(scale)

@@ -1,0 +1,254 @@
+"""Train a decision layer: on cached features of a frozen backbone (default), or together with the backbone."""
+
+import copy
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from bndl.calibrate import calibrate, scaled_nll
+from bndl.convert import find_layer
+from bndl.errors import InputError
+from bndl.features import FeatureSet, Inputs, check_labels, extract, run, split_batch
+from bndl.layer import DecisionLayer
+from bndl.objective import Objective, kl, resolve
+from bndl.predict import predict
+from bndl.progress import track
+
+__all__ = ["Epoch", "FitResult", "fit"]
+
+_HELD_OUT = 5  # one in so many training examples is kept for validation when none are given
+_WARM_UP = 0.1  # share of the steps over which the learning rate and beta rise
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch: its number (0 is the start), the mean training loss, the validation NLL at the best temperature."""
+
+    number: int
+    train_loss: float
+    val_nll: float
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What :func:`fit` did.
+
+    Attributes:
+        epochs: the history, epoch 0 being the model as it was given.
+        best_epoch: the epoch that was kept; 0 means that no epoch beat the start by more than a standard error.
+        nll_before: predictive NLL on the validation data before.
+        nll_after: the same after training and calibration.
+        seconds: time taken.
+    """
+
+    epochs: tuple[Epoch, ...]
+    best_epoch: int
+    nll_before: float
+    nll_after: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is trained on what: the layer on cached features, or the whole model on its inputs."""
+
+    module: nn.Module
+    num_data: int
+    num_steps: int  # an epoch
+    batches: Callable[[], Iterable[tuple[Inputs, Tensor]]]
+    validation: Callable[[], FeatureSet]
+
+
+def fit(
+    model: nn.Module,
+    train_loader: Any,
+    val_loader: Any = None,
+    *,
+    freeze: bool = True,
+    epochs: int = 20,
+    lr: float = 1e-3,
+    batch_size: int = 256,
+    objective: Objective | str = "default",
+    seed: int = 0,
+    progress: bool | None = None,
+) -> FitResult:
+    """Train the model's decision layer, in place, and keep what predicts the validation data best.
+
+    First the weights (and the backbone, if it is not frozen) learn by the ELBO, and the epoch with the best validation
+    NLL is kept, or the start if none is better by more than a standard error. Then the noise is fitted to the
+    validation data (:mod:`bndl.calibrate`), which changes no decision. An interrupt
+    leaves the model at the best epoch so far.
+
+    Args:
+        model: a model with a :class:`bndl.DecisionLayer`.
+        train_loader: batches (inputs, labels) or dicts with ``labels``; also a data set.
+        val_loader: held-out data of the same kind. Left out, a fifth of the training data is held out, seeded and
+            stratified; that needs a frozen backbone. Give real held-out data if the backbone was trained on
+            ``train_loader``: it is too sure of what it has seen.
+        freeze: leave the backbone as it is and pass every example through it once.
+        epochs: passes over the training data; 0 only calibrates.
+        lr: peak learning rate of AdamW, after a short warm-up and before a cosine decay.
+        batch_size: examples a step on cached features, and of a data set.
+        objective: weight and kind of the KL term, see :func:`bndl.kl`.
+        seed: of the order of the examples and of the noise; the same seed gives the same bits.
+        progress: whether to show bars; None: when it takes long and there is a terminal.
+    """
+    if epochs < 0 or batch_size < 1 or not lr > 0:
+        raise InputError(f"need epochs >= 0, batch_size >= 1 and lr > 0, got {epochs}, {batch_size} and {lr}.")
+    started, layer, chosen = time.monotonic(), find_layer(model), resolve(objective)
+    read = partial(extract, model, batch_size=batch_size, progress=progress)
+    generator = torch.Generator(layer.weight.device).manual_seed(seed)
+    everything = None
+    if freeze:
+        train, val = read(train_loader), None if val_loader is None else read(val_loader)
+        if val is None:
+            everything = train
+            train, val = _hold_out(train, generator)
+        task = _frozen_task(layer, train, val, batch_size, generator)
+    else:
+        task = _whole_task(model, train_loader, lambda: read(val_loader), batch_size, given=val_loader is not None)
+    before = _nll(layer, task.validation())
+    with _seeded(seed, layer.weight.device):
+        history, best = _train(task, layer, epochs, lr, chosen, progress)
+    val = task.validation()
+    # weights that no example has touched may be calibrated on all examples that were given
+    _calibrate(layer, everything if everything is not None and best == 0 else val, generator)
+    _warn_of_empty_classes(layer)
+    return FitResult(tuple(history), best, before, _nll(layer, val), time.monotonic() - started)
+
+
+def _frozen_task(
+    layer: DecisionLayer, train: FeatureSet, val: FeatureSet, batch_size: int, generator: torch.Generator
+) -> _Task:
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(train), generator=generator, device=generator.device)
+        for rows in order.split(batch_size):
+            yield train.features[rows], train.labels[rows]
+
+    return _Task(layer, len(train), math.ceil(len(train) / batch_size), batches, lambda: val)
+
+
+def _whole_task(
+    model: nn.Module, loader: Any, validation: Callable[[], FeatureSet], batch_size: int, *, given: bool
+) -> _Task:
+    if not given:
+        raise InputError("with freeze=False give a val_loader: what the backbone learns from cannot also judge it.")
+    if isinstance(loader, Dataset):
+        loader = DataLoader(loader, batch_size=batch_size, shuffle=True)
+    data = getattr(loader, "dataset", None)
+    if not isinstance(loader, Sized) or (data is not None and not isinstance(data, Sized)) or len(loader) == 0:
+        raise InputError("with freeze=False the train_loader must have a positive length, as a DataLoader has.")
+    layer = find_layer(model)
+
+    def batches() -> Iterator[tuple[Inputs, Tensor]]:
+        assert isinstance(loader, Iterable)
+        for batch in loader:
+            inputs, labels = split_batch(batch)
+            if labels is None:
+                raise InputError("labels are needed: give batches (inputs, labels), or dicts with a 'labels' key.")
+            yield inputs, check_labels(labels, layer.out_features, count=len(labels)).to(layer.weight.device)
+
+    num_data = len(data) if data is not None else sum(len(labels) for _, labels in batches())
+    return _Task(model, num_data, len(loader), batches, validation)
+
+
+def _train(
+    task: _Task, layer: DecisionLayer, epochs: int, lr: float, objective: Objective, progress: bool | None
+) -> tuple[list[Epoch], int]:
+    """Train, and leave the module at the epoch that was best on the validation data, also when interrupted."""
+    optimizer = torch.optim.AdamW([p for p in task.module.parameters() if p.requires_grad], lr=lr, weight_decay=0.0)
+    start = lowest = scaled_nll(layer, task.validation())
+    history, best = [Epoch(0, math.nan, float(start.mean()))], 0
+    kept, modes = copy.deepcopy(task.module.state_dict()), [(m, m.training) for m in task.module.modules()]
+    try:
+        for number in track(range(1, epochs + 1), "fit", progress=progress):
+            loss = _epoch(task, optimizer, (number - 1) * task.num_steps, epochs * task.num_steps, lr, objective)
+            losses = scaled_nll(layer, task.validation())
+            history.append(Epoch(number, loss, float(losses.mean())))
+            if losses.mean() < lowest.mean() and _is_clearly_better(losses, start):
+                best, lowest, kept = number, losses, copy.deepcopy(task.module.state_dict())
+    finally:
+        task.module.load_state_dict(kept)
+        for module, mode in modes:
+            module.training = mode
+    return history, best
+
+
+def _epoch(
+    task: _Task, optimizer: torch.optim.Optimizer, step: int, num_steps: int, lr: float, objective: Objective
+) -> float:
+    """One pass over the training data; the mean loss."""
+    task.module.train()
+    total, count = 0.0, 0
+    for inputs, labels in task.batches():
+        step += 1
+        warm = min(1.0, step / max(1.0, _WARM_UP * num_steps))
+        for group in optimizer.param_groups:
+            group["lr"] = lr * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, step / num_steps)))
+        logits = run(task.module, inputs)
+        loss = F.cross_entropy(logits, labels) + kl(
+            task.module, task.num_data, objective=objective, beta=warm * objective.beta
+        )
+        if not torch.isfinite(loss):
+            raise InputError("the loss is not finite: lower lr, or look for NaN or huge values in the inputs.")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total, count = total + float(loss.detach()) * len(labels), count + len(labels)
+    return total / max(1, count)
+
+
+def _is_clearly_better(losses: Tensor, start: Tensor) -> bool:
+    """Whether the mean fell by more than its standard error: a pretrained head is not given up for noise."""
+    gain = start - losses
+    return bool(gain.mean() > gain.std(correction=0) / math.sqrt(len(gain)))
+
+
+def _calibrate(layer: DecisionLayer, data: FeatureSet, generator: torch.Generator) -> None:
+    """Fit the noise, and take it back should the data be predicted worse than without (they are few, or it diverged)."""
+    before, kept = _nll(layer, data), copy.deepcopy(layer.state_dict())
+    calibrate(layer, data, generator=generator)
+    if not _nll(layer, data) < before:
+        layer.load_state_dict(kept)
+
+
+def _nll(layer: DecisionLayer, data: FeatureSet) -> float:
+    probs = predict(layer, data.features, progress=False).probs
+    return float(-probs.gather(1, data.labels.cpu()[:, None]).clamp_min(torch.finfo(probs.dtype).tiny).log().mean())
+
+
+def _hold_out(data: FeatureSet, generator: torch.Generator) -> tuple[FeatureSet, FeatureSet]:
+    """Every fifth example of each class, in a seeded order; all of the data twice when they are too few to share."""
+    order = torch.randperm(len(data), generator=generator, device=generator.device)
+    order = order[data.labels[order].argsort(stable=True)]
+    chosen = torch.arange(len(data), device=order.device) % _HELD_OUT == _HELD_OUT - 1
+    if not chosen.any():
+        return data, data
+    return data.take(order[~chosen]), data.take(order[chosen])
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """A seed for what has no generator of its own (dropout, a loader's shuffle); the caller's state is put back."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _warn_of_empty_classes(layer: DecisionLayer) -> None:
+    if empty := layer.empty_classes():
+        warnings.warn(
+            f"class {', '.join(map(str, empty))} has no weight left, so no feature can speak for it: "
+            "lower the objective's beta or alpha_phi, or give it more examples.",
+            stacklevel=3,
+        )

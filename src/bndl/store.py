@@ -1,0 +1,211 @@
+"""Models in and out of safetensors files: no pickle, a readable header, nothing half-written."""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bndl._version import __version__
+from bndl.convert import find_layer
+from bndl.errors import FileError, HeadError, InputError, MissingExtraError
+from bndl.layer import DecisionLayer
+
+__all__ = ["load", "read_header", "save"]
+
+_FORMAT = "bndl"
+_FORMAT_VERSION = 1
+
+
+def save(
+    model: nn.Module, path: str | os.PathLike[str], *, classes: Sequence[str] | None = None, head_only: bool = False
+) -> Path:
+    """Write the model's weights and what is needed to build its decision layer again; atomically.
+
+    The header (JSON, readable with any safetensors tool) holds the versions, the head's place and settings, and the names
+    of the classes.
+
+    Args:
+        model: a model with a :class:`bndl.DecisionLayer`, or the layer itself.
+        path: the file to write; replaced as a whole if it exists.
+        classes: names of the classes, in the order of the labels.
+        head_only: leave the backbone's weights out (a few kilobytes; the backbone must come with its own).
+    Returns:
+        The path.
+    """
+    safetensors = _safetensors()
+    layer, path = find_layer(model), Path(path)
+    head = next(name for name, module in model.named_modules() if module is layer)
+    names = None if classes is None else [str(name) for name in classes]
+    if names is not None and len(names) != layer.out_features:
+        raise InputError(f"the model has {layer.out_features} classes, got {len(names)} names.")
+    header = {
+        "format_version": _FORMAT_VERSION,
+        "bndl": __version__,
+        "torch": torch.__version__,
+        "head": head,
+        "head_only": head_only,
+        "origin": layer.origin,
+        "settings": layer.settings,
+        "classes": names,
+    }
+    prefix = f"{head}." if head else ""
+    state = {k: v for k, v in model.state_dict().items() if not head_only or k.startswith(prefix)}
+    metadata = {"format": _FORMAT, "header": json.dumps(header)}
+    _write_atomically(path, safetensors.save(_unshared(state), metadata=metadata))
+    return path
+
+
+def load(path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> nn.Module:
+    """Read a saved model, in ``eval()`` mode.
+
+    Args:
+        path: a file that :func:`save` wrote.
+        backbone: the model's architecture, its head an ``nn.Linear`` or a decision layer already. It is changed in place,
+            and only once the whole file has been found good. Left out, the decision layer alone is returned; it takes
+            features.
+    Raises:
+        FileError: the file is missing, damaged, foreign, or of another architecture.
+    """
+    path = Path(path)
+    header, state = _read(path)
+    layer = _build_layer(path, header)
+    prefix = f"{header['head']}." if header["head"] else ""
+    own = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+    _load_strictly(path, layer, own)
+    layer.origin = str(header.get("origin", ""))
+    if backbone is None:
+        return layer.eval()
+    if not header["head"]:
+        raise FileError(f"{path} holds a decision layer without a backbone: call bndl.load without backbone=.")
+    others = {key: value for key, value in state.items() if not key.startswith(prefix)}
+    if not header["head_only"]:
+        _check_backbone(path, backbone, others, prefix)
+        backbone.load_state_dict(others, strict=False)
+    _place(path, backbone, header["head"], layer)
+    return backbone.eval()
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The header of a saved model: versions, classes, settings of the head. The weights are not read."""
+    safetensors, path = _safetensors(), Path(path)
+    if not path.is_file():
+        raise FileError(f"there is no file {path}: check the path, or write it with bndl.save.")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except (safetensors.SafetensorError, OSError) as error:
+        raise FileError(
+            f"{path} is damaged or no safetensors file ({error}): write it again with bndl.save."
+        ) from error
+    if metadata.get("format") != _FORMAT:
+        raise FileError(f"{path} is a safetensors file, but bndl.save did not write it: give one that it wrote.")
+    try:
+        header: dict[str, Any] = json.loads(metadata["header"])
+        version, _ = header["format_version"], (header["head"], header["head_only"], header["settings"])
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise FileError(f"the header of {path} is damaged: write the file again with bndl.save.") from error
+    if version != _FORMAT_VERSION:
+        raise FileError(f"{path} has format version {version}, this bndl reads {_FORMAT_VERSION}: update bndl.")
+    return header
+
+
+class _Safetensors:
+    """The three names of safetensors that are used, imported when they are."""
+
+    def __init__(self) -> None:
+        try:
+            from safetensors import SafetensorError, safe_open
+            from safetensors.torch import load_file, save
+        except ImportError as error:
+            raise MissingExtraError("saving and loading", extra="io") from error
+        self.SafetensorError, self.safe_open, self.load_file, self.save = SafetensorError, safe_open, load_file, save
+
+
+def _safetensors() -> _Safetensors:
+    return _Safetensors()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    header, safetensors = read_header(path), _safetensors()
+    try:
+        return header, safetensors.load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise FileError(f"{path} is damaged ({error}): write it again with bndl.save.") from error
+
+
+def _build_layer(path: Path, header: dict[str, Any]) -> DecisionLayer:
+    try:
+        return DecisionLayer(**header["settings"])
+    except (TypeError, InputError) as error:
+        raise FileError(f"the settings in {path} build no decision layer ({error}): write it again.") from error
+
+
+def _load_strictly(path: Path, layer: DecisionLayer, state: dict[str, Tensor]) -> None:
+    dtypes = {value.dtype for value in state.values() if value.is_floating_point()}
+    layer.to(next(iter(dtypes), torch.float32))
+    try:
+        layer.load_state_dict(state)
+    except RuntimeError as error:
+        raise FileError(f"the head in {path} is incomplete or has other dims ({_first_line(error)}).") from error
+    for name, value in state.items():
+        if not torch.isfinite(value).all():
+            raise FileError(f"{name} in {path} holds NaN or infinite values: the model was broken when it was saved.")
+
+
+def _check_backbone(path: Path, backbone: nn.Module, state: dict[str, Tensor], prefix: str) -> None:
+    expected = {k: v.size() for k, v in backbone.state_dict().items() if not k.startswith(prefix)}
+    found = {k: v.size() for k, v in state.items()}
+    if expected != found:
+        odd = sorted(k for k in expected.keys() | found.keys() if expected.get(k) != found.get(k))
+        raise FileError(
+            f"{path} does not fit this backbone: {len(odd)} of {len(expected)} entries differ, first {odd[0]} "
+            f"({_dims(found.get(odd[0]))} in the file, {_dims(expected.get(odd[0]))} in the model)."
+        )
+
+
+def _dims(size: torch.Size | None) -> str:
+    return "missing" if size is None else str(tuple(size))
+
+
+def _place(path: Path, backbone: nn.Module, head: str, layer: DecisionLayer) -> None:
+    parent, _, name = head.rpartition(".")
+    try:
+        old = backbone.get_submodule(head)
+        holder = backbone.get_submodule(parent)
+    except AttributeError as error:
+        raise HeadError(f"{path} has its head at {head!r}, which {type(backbone).__name__} does not have.") from error
+    device = next((p.device for p in old.parameters()), torch.device("cpu"))
+    setattr(holder, name, layer.to(device))
+
+
+def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that own their memory, as the format asks for."""
+    return {key: value.detach().cpu().clone().contiguous() for key, value in state.items()}
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    """Write to a temporary name in the same folder, then rename: a reader sees the old file or the new one."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise FileError(f"cannot write {path} ({error.strerror}): choose a folder that exists and is yours.") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[1] if len(lines) > 1 else lines[0]).rstrip(".")
