@@ -5,8 +5,9 @@ all logits, minimise what the user will be judged by,
 
 .. math:: -\frac{1}{N}\sum_j \ln \frac{1}{S} \sum_s \mathrm{softmax}\bigl(s\,(\theta_s \Phi_s + b)\bigr)_{y_j},
 
-which contains temperature scaling as the limit of no noise. The scale is then folded into Phi and b: no extra parameter is
-left behind, and every decision (which class has the largest mean logit) stays what it was.
+which contains temperature scaling as the limit of no noise, plus a standard normal prior on each ln(k / k_0) about the
+initial shape k_0. The scale is then folded into Phi and b: no extra parameter is left behind, and every decision (which
+class has the largest mean logit) stays what it was.
 """
 
 import math
@@ -27,7 +28,8 @@ _BUDGET = 2**22  # numbers: sampled weights a step
 
 
 def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Generator) -> None:
-    """Fit the layer's shapes and the scale of its logits to ``data``, in place."""
+    """Fit the layer's shapes, afresh, and the scale of its logits to ``data``, in place."""
+    layer.reset_shapes()
     log_scale = nn.Parameter(_best_log_scale(layer, data))
     raw, maps = _shape_parameters(layer)
     groups = [{"params": raw, "lr": 0.2}, {"params": maps, "lr": 1e-3}, {"params": [log_scale], "lr": 0.015}]
@@ -37,7 +39,7 @@ def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Genera
         rows = torch.randint(len(data), (_ROWS,), generator=generator, device=generator.device)
         batch = data if len(data) <= _ROWS else data.take(rows)
         optimizer.zero_grad()
-        loss = _predictive_nll(layer, batch, log_scale, generator)
+        loss = _predictive_nll(layer, batch, log_scale, generator) - _log_prior(layer, batch) / len(data)
         loss.backward()
         optimizer.step()
         schedule.step()
@@ -78,6 +80,12 @@ def _best_log_scale(layer: DecisionLayer, data: FeatureSet) -> Tensor:
         slope = ((logits * middle.exp()).softmax(dim=1) * gap).sum()  # derivative of the cross entropy in the scale
         low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
     return (low + high) / 2
+
+
+def _log_prior(layer: DecisionLayer, batch: FeatureSet) -> Tensor:
+    """Of the shapes, up to a constant. Without it a few hundred examples buy absurd noise in a few features."""
+    shapes = [layer.phi().shape, layer.theta(batch.features).shape.mean(dim=0)]
+    return torch.stack([-0.5 * (k / layer.init_shape).log().square().sum() for k in shapes]).sum()
 
 
 def _predictive_nll(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor, generator: torch.Generator) -> Tensor:

@@ -160,6 +160,14 @@ class DecisionLayer(nn.Module):
         """Start again as the exact conversion of a freshly initialised ``nn.Linear``."""
         linear = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
         self.copy_linear(linear.to(self.weight.device))
+        self.reset_shapes()
+        if self.dense_map is not None:
+            nn.init.eye_(self.dense_map.weight)
+            nn.init.zeros_(self.dense_map.bias)
+
+    @torch.no_grad()
+    def reset_shapes(self) -> None:
+        """Set every Weibull shape, of theta and of Phi, to ``init_shape``."""
         raw = inverse_softplus(self.init_shape - self.min_shape)
         self.phi_raw_shape.fill_(raw)
         if self.theta_raw_shape is not None:
@@ -167,9 +175,6 @@ class DecisionLayer(nn.Module):
         if self.theta_shape_map is not None:
             self.theta_shape_map.weight.zero_()
             self.theta_shape_map.bias.fill_(raw)
-        if self.dense_map is not None:
-            nn.init.eye_(self.dense_map.weight)
-            nn.init.zeros_(self.dense_map.bias)
 
     @torch.no_grad()
     def copy_linear(self, linear: nn.Linear) -> None:
