@@ -19,7 +19,7 @@ from bndl import weibull
 from bndl.features import FeatureSet
 from bndl.layer import DecisionLayer
 
-__all__ = ["calibrate", "scaled_nll"]
+__all__ = ["best_log_scale", "calibrate", "scaled_nll"]
 
 _STEPS = 200
 _ROWS = 512  # examples a step
@@ -30,7 +30,7 @@ _BUDGET = 2**22  # numbers: sampled weights a step
 def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Generator) -> None:
     """Fit the layer's shapes, afresh, and the scale of its logits to ``data``, in place."""
     layer.reset_shapes()
-    log_scale = nn.Parameter(_best_log_scale(layer, data))
+    log_scale = nn.Parameter(best_log_scale(_mean_logits(layer, data), data.labels))
     raw, maps = _shape_parameters(layer)
     groups = [{"params": raw, "lr": 0.2}, {"params": maps, "lr": 1e-3}, {"params": [log_scale], "lr": 0.015}]
     optimizer = torch.optim.Adam([group for group in groups if group["params"]])
@@ -48,8 +48,9 @@ def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Genera
 
 def scaled_nll(layer: DecisionLayer, data: FeatureSet) -> Tensor:
     """Cross entropy (N,) of the mean logits at their best temperature: how good a head is, calibration put aside."""
-    logits = _mean_logits(layer, data) * _best_log_scale(layer, data).exp()
-    return nn.functional.cross_entropy(logits, data.labels, reduction="none")
+    logits = _mean_logits(layer, data)
+    scale = best_log_scale(logits, data.labels).exp()
+    return nn.functional.cross_entropy(logits * scale, data.labels, reduction="none")
 
 
 def _shape_parameters(layer: DecisionLayer) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -70,11 +71,16 @@ def _mean_logits(layer: DecisionLayer, data: FeatureSet) -> Tensor:
     return logits if offset is None else logits + offset
 
 
-def _best_log_scale(layer: DecisionLayer, data: FeatureSet) -> Tensor:
-    """Logarithm of the scale that minimises the cross entropy of the mean logits: a convex problem, by bisection."""
-    logits = _mean_logits(layer, data)
+@torch.no_grad()
+def best_log_scale(logits: Tensor, labels: Tensor) -> Tensor:
+    """Temperature scaling: ln(1/T) that minimises the cross entropy, a convex problem in 1/T, by bisection.
+
+    Args:
+        logits: (N, C).
+        labels: (N,).
+    """
     low, high = logits.new_tensor(-5.0), logits.new_tensor(5.0)
-    gap = logits - logits.gather(1, data.labels[:, None])
+    gap = logits - logits.gather(1, labels[:, None])
     for _ in range(30):
         middle = (low + high) / 2
         slope = ((logits * middle.exp()).softmax(dim=1) * gap).sum()  # derivative of the cross entropy in the scale
@@ -84,8 +90,9 @@ def _best_log_scale(layer: DecisionLayer, data: FeatureSet) -> Tensor:
 
 def _log_prior(layer: DecisionLayer, batch: FeatureSet) -> Tensor:
     """Of the shapes, up to a constant. Without it a few hundred examples buy absurd noise in a few features."""
-    shapes = [layer.phi().shape, layer.theta(batch.features).shape.mean(dim=0)]
-    return torch.stack([-0.5 * (k / layer.init_shape).log().square().sum() for k in shapes]).sum()
+    departures = [(k / layer.init_shape).log().square() for k in (layer.phi().shape, layer.theta(batch.features).shape)]
+    of_phi, of_theta = departures
+    return -0.5 * (of_phi.sum() + (of_theta if of_theta.dim() == 1 else of_theta.mean(dim=0)).sum())
 
 
 def _predictive_nll(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor, generator: torch.Generator) -> Tensor:

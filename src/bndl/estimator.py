@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import nn
 
 from bndl.errors import MissingExtraError
@@ -63,8 +63,8 @@ class BNDLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.lr = lr
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit to X (N, K) and labels y (N,) of any type."""
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to X, array-like (N, K), and labels y (N,) of any type."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -81,19 +81,19 @@ class BNDLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.layer_.eval()
         return self
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Calibrated probabilities (N, C), in the order of ``classes_``."""
         probs = self.predict_uncertainty(X).probs.double()
         result: NDArray[np.float64] = (probs / probs.sum(dim=1, keepdim=True)).numpy()
         return result
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each row (N,)."""
         probs = self.predict_proba(X)
         chosen: NDArray[Any] = self.classes_[probs.argmax(axis=1)]
         return chosen
 
-    def predict_uncertainty(self, X: ArrayLike) -> Prediction:
+    def predict_uncertainty(self, X: Any) -> Prediction:
         """Everything the layer knows: p-values, flip probabilities, entropy; labels are indices into ``classes_``."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)

@@ -1,0 +1,50 @@
+"""The command line: ``bndl COMMAND``; one file a command, imported when it is called."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from bndl._version import __version__
+from bndl.cli.console import fail
+from bndl.errors import BndlError
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "demo": "train on scikit-learn's digits, show what the decision layer adds, draw a picture",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. 0: done; 1: a bug; 2: bad input, said in one sentence; 130: interrupted."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = _parser(argv[0] if argv else None)
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return int(args.run(args))
+    except BndlError as error:
+        return fail(str(error), code=2)
+    except KeyboardInterrupt:
+        return fail("interrupted; what was written so far is kept.", code=130)
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    """All commands with their one line of help; the arguments of the chosen one."""
+    parser = argparse.ArgumentParser(
+        prog="bndl",
+        description="How sure a classifier is, and why: the Bayesian Non-negative Decision Layer.",
+        epilog="bndl COMMAND --help tells more of a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"bndl {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, summary in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        if name == chosen:
+            command = importlib.import_module(f"bndl.cli.{name}")
+            command.add_arguments(subparser)
+            subparser.set_defaults(run=command.run)
+    return parser

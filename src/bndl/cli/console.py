@@ -1,0 +1,32 @@
+"""Where commands talk: results on standard output, all else on standard error."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from bndl.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["console", "fail", "write_json"]
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """A rich console; plain text when not on a terminal."""
+    try:
+        from rich.console import Console
+    except ImportError as error:
+        raise MissingExtraError("the command line", extra="cli") from error
+    return Console(stderr=stderr, highlight=False)
+
+
+def write_json(record: dict[str, Any]) -> None:
+    """One JSON object on standard output."""
+    sys.stdout.write(json.dumps(record, indent=2) + "\n")
+
+
+def fail(message: str, *, code: int) -> int:
+    """Say what went wrong in one sentence on standard error; the exit code."""
+    sys.stderr.write(f"bndl: {message}\n")
+    return code
