@@ -165,11 +165,11 @@ def _measure(dense: SmallCNN, model: nn.Module, val: _Split, test: _Split, num_c
         ),
     )
     order = prediction.flip_probability.argsort(stable=True).tolist()
-    look = lambda index: _case(index, layer, prediction, test, maps)  # noqa: E731
+    surest = _one_a_class(order, prediction.labels.tolist(), num_cases)
     return Demo(
         rows=rows,
-        surest=tuple(look(i) for i in _one_a_class(order, prediction.labels.tolist(), num_cases)),
-        least_sure=tuple(look(i) for i in order[::-1][:num_cases]),
+        surest=tuple(_case(i, layer, prediction, test, maps) for i in surest),
+        least_sure=tuple(_case(i, layer, prediction, test, maps) for i in order[::-1][:num_cases]),
         deciles=accuracy_by_decile(prediction.flip_probability, correct),
         phi=layer.phi().mean.detach().t(),
         num_test=len(test.labels),
