@@ -43,6 +43,7 @@ for name in {OPTIONAL}:
     sys.modules[name] = None
 import torch, bndl
 from torch import nn
+torch.manual_seed(0)
 model = bndl.convert(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))
 x, y = torch.randn(20, 4), torch.arange(20) % 3
 bndl.fit(model, [(x, y)], epochs=1, progress=True)

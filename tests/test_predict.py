@@ -281,7 +281,7 @@ def _threads(request):
 @pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("theta_shape", THETA_SHAPES)
 def test_a_batch_of_one_is_answered_as_in_a_crowd(theta_shape):
-    layer, h = make_layer(96, 100, theta_shape=theta_shape), rows(130, 96).abs()
+    layer, h = make_layer(64, 30, theta_shape=theta_shape), rows(130, 64).abs()
     whole = bndl.predict(layer, h)
     for row in (0, 63, 64, 129):
         assert_same_bits(bndl.predict(layer, h[row : row + 1]), whole[row])
@@ -293,8 +293,9 @@ def test_an_answer_does_not_depend_on_the_batch(method, theta_shape):
     for size, num_classes, given in ((13, 7, {"signed": True}), (64, 10, {}), (33, 3, {"dense_map": True})):
         layer, h = make_layer(size, num_classes, theta_shape=theta_shape, **given), rows(70, size)
         whole = bndl.predict(layer, h, method=method, seed=5)
-        for batch_size in (1, 7, 64, 65):
+        for batch_size in (7, 64, 65):
             assert_same_bits(bndl.predict(layer, h, method=method, seed=5, batch_size=batch_size), whole)
+        assert_same_bits(bndl.predict(layer, h[:9], method=method, seed=5, batch_size=1), whole[:9])
         order = torch.randperm(70, generator=torch.Generator().manual_seed(1))
         assert_same_bits(bndl.predict(layer, h[order], method=method, seed=5), whole[order])
         assert_same_bits(bndl.predict(layer, h[41:42], method=method, seed=5), whole[41])

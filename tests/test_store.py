@@ -142,6 +142,18 @@ def test_shared_and_strided_weights_are_saved(tmp_path):
     assert same(bits(loaded), bits(model))
 
 
+def test_a_head_with_two_names_comes_back_under_both(tmp_path):
+    def aliased() -> nn.Module:
+        model = dense()
+        model.whole = nn.Sequential(model.body, model.fc)
+        return model
+
+    model = bndl.convert(aliased())
+    loaded = bndl.load(bndl.save(model, tmp_path / "m.safetensors"), backbone=aliased())
+    assert loaded.whole[1] is loaded.fc
+    assert same(bits(loaded), bits(model))
+
+
 def test_a_hugging_face_model_comes_back(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.RobertaConfig(
@@ -337,7 +349,10 @@ def test_an_incomplete_state(key, change, path):
 
 
 def test_another_architecture(path):
-    assert_refused(path, r"does not fit this backbone: \d+ of \d+ entries differ, first body", backbone=dense(width=9))
+    deeper = dense()
+    deeper.body.append(nn.Linear(8, 8))
+    assert_refused(path, r"does not fit this backbone: 2 of 9 entries differ, first body\.3\.bias", backbone=deeper)
+    assert_refused(path, "does not fit this backbone: ", backbone=dense(width=9))
     assert_refused(path, "", backbone=nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, C)))
 
 

@@ -45,7 +45,7 @@ class FitResult:
 
     Attributes:
         epochs: the history, epoch 0 being the model as it was given.
-        best_epoch: the epoch that was kept; 0 means that no epoch beat the start by more than a standard error.
+        best_epoch: the epoch that was kept; 0 means that no epoch beat the start by two standard errors.
         nll_before: predictive NLL on the validation data before.
         nll_after: the same after training and calibration.
         seconds: time taken.
@@ -85,7 +85,7 @@ def fit(
     """Train the model's decision layer, in place, and keep what predicts the validation data best.
 
     First the weights (and the backbone, if it is not frozen) learn by the ELBO, and the epoch with the best validation
-    NLL is kept, or the start if none is better by more than a standard error. Then the noise is fitted to the
+    NLL is kept, or the start if none beats it by two standard errors. Then the noise is fitted to the
     validation data (:mod:`bndl.calibrate`), which changes no decision. An interrupt
     leaves the model at the best epoch so far.
 
@@ -209,9 +209,9 @@ def _epoch(
 
 
 def _is_clearly_better(losses: Tensor, start: Tensor) -> bool:
-    """Whether the mean fell by more than its standard error: a pretrained head is not given up for noise."""
+    """Whether the mean fell by more than two standard errors: a pretrained head is not given up for noise."""
     gain = start - losses
-    return bool(gain.mean() > gain.std(correction=0) / math.sqrt(len(gain)))
+    return bool(gain.mean() > 2 * gain.std(correction=0) / math.sqrt(len(gain)))
 
 
 def _calibrate(layer: DecisionLayer, data: FeatureSet, generator: torch.Generator) -> None:

@@ -11,6 +11,7 @@ from bndl.cli.console import console, write_json
 from bndl.demo.figure import draw
 from bndl.demo.run import Case, Demo, Row
 from bndl.demo.run import run as run_demo
+from bndl.errors import FileError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, draw, tell."""
     torch.set_num_threads(1)  # the images are 8 x 8: a second thread would only wait for the first
+    for path in filter(None, (args.out, args.save)):  # said now, not after a minute of work
+        if not path.parent.is_dir():
+            raise FileError(f"cannot write {path}: there is no folder {path.parent}; make it or choose another.")
     out = console(stderr=args.json)
     with console(stderr=True).status("starting") as status:
         demo = run_demo(seed=args.seed, stage=lambda text: status.update(f"{text} ..."))
