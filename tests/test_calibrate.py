@@ -51,10 +51,10 @@ def head(*, confidence: float, **arguments: object) -> DecisionLayer:
 def predictive_nll(layer: DecisionLayer, data: FeatureSet, num_samples: int = 200) -> float:
     """Of the average of probabilities over the draws: what a user is judged by."""
     shared, parts = SharedDraws(layer, num_samples, seed=3), []
-    for where, tile in tiles(data.features):
-        log_probs = torch.cat([logits.log_softmax(-1) for logits in shared.logits(layer.theta(tile))], dim=1)
-        parts.append(log_probs.logsumexp(1)[: where.stop - where.start] - math.log(num_samples))
-    return F.nll_loss(torch.cat(parts), data.labels).item()
+    for tile in tiles(data.features):
+        log_probs = torch.cat([part.logits(layer.theta(tile)).log_softmax(-1) for part in shared.slices()], dim=1)
+        parts.append(log_probs.logsumexp(1) - math.log(num_samples))
+    return F.nll_loss(torch.cat(parts)[: len(data)], data.labels).item()
 
 
 @pytest.mark.parametrize("theta_shape", THETA)

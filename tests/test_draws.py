@@ -35,10 +35,8 @@ def rows(count: int, in_features: int = 5, seed: int = 0) -> Tensor:
 def sampled(layer: DecisionLayer, h: Tensor, num_samples: int, *, seed: int = 0) -> Tensor:
     """All sampled logits (B, S, C), tile by tile."""
     shared = SharedDraws(layer, num_samples, seed=seed)
-    parts = []
-    for where, tile in tiles(h):
-        parts.append(torch.cat(list(shared.logits(layer.theta(tile))), dim=1)[: where.stop - where.start])
-    return torch.cat(parts)
+    parts = [torch.cat([part.logits(layer.theta(tile)) for part in shared.slices()], dim=1) for tile in tiles(h)]
+    return torch.cat(parts)[: len(h)]
 
 
 @pytest.mark.parametrize(("theta_shape", "phi_shape"), KINDS)
@@ -79,35 +77,45 @@ def test_the_seed_decides_the_bits(theta_shape, phi_shape):
 @example(kind=("entry", "row"), dense=False, dims=(5, 2), count=70, budget=2**26, seed=0)
 @example(kind=("feature", "row"), dense=True, dims=(5, 2), count=70, budget=2**26, seed=0)
 def test_an_example_never_depends_on_its_batch(kind, dense, dims, count, budget, seed):
-    """To the last bit: wherever it stands, whatever rows are around it, however many chunks the draws come in."""
+    """To the last bit: wherever it stands, whatever rows are around it, however many slices the draws come in."""
     layer, h = make(*dims, theta_shape=kind[0], phi_shape=kind[1], dense_map=dense), rows(count, dims[0])
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(draws, "_BUDGET", budget)
+        patch.setattr(draws, "_SLICE", budget)
+        patch.setattr(draws, "_HELD", budget)
         together = sampled(layer, h, 9)
         assert torch.equal(sampled(layer, h[order], 9), together[order])
         assert torch.equal(sampled(layer, h[order[:1]], 9), together[order[:1]])
 
 
+@pytest.mark.parametrize("held", [0, 2**26])
 @pytest.mark.parametrize(("theta_shape", "phi_shape"), KINDS)
-def test_a_small_budget_draws_in_chunks_as_many_as_asked_for(theta_shape, phi_shape, monkeypatch):
-    """Chunks share one generator, so their bits are not those of one chunk; their number and their law are."""
+def test_a_small_budget_draws_in_slices_as_many_as_asked_for(theta_shape, phi_shape, held, monkeypatch):
+    """Slices share one generator, so their bits are not those of one slice; their number and their law are."""
     layer = make(theta_shape=theta_shape, phi_shape=phi_shape)
-    theta, num_weights = layer.theta(rows(TILE)), layer.weight.numel()
-    monkeypatch.setattr(draws, "_BUDGET", 7 * num_weights)
+    theta, largest = layer.theta(rows(TILE)), TILE * layer.num_features
+    monkeypatch.setattr(draws, "_HELD", held)
+    monkeypatch.setattr(draws, "_SLICE", 7 * largest)
     shared = SharedDraws(layer, 40, seed=2)
-    first = list(shared.logits(theta))
-    assert [chunk.size() for chunk in first] == [(TILE, size, 3) for size in (7, 7, 7, 7, 7, 5)]
-    assert torch.cat(first, dim=1)[0, :, 0].unique().numel() == 40  # no chunk repeats another's draws
-    assert all(torch.equal(one, other) for one, other in zip(first, shared.logits(theta), strict=True))
+    first = [part.logits(theta) for part in shared.slices()]
+    assert [part.size() for part in first] == [(TILE, size, 3) for size in (7, 7, 7, 7, 7, 5)]
+    assert torch.cat(first, dim=1)[0, :, 0].unique().numel() == 40  # no slice repeats another's draws
+    assert all(torch.equal(one, part.logits(theta)) for one, part in zip(first, shared.slices(), strict=True))
 
-    monkeypatch.setattr(draws, "_BUDGET", 900 * num_weights)
-    chunked = sampled(layer, rows(4), 9_000)
+    monkeypatch.setattr(draws, "_SLICE", 900 * largest)
+    sliced = sampled(layer, rows(4), 9_000)
     monkeypatch.undo()
     whole = sampled(layer, rows(4), 9_000)
     error = (whole.var(1) * 2 / 9_000).sqrt()
-    assert ((chunked.mean(1) - whole.mean(1)).abs() < 5 * error).all()
-    torch.testing.assert_close(chunked.var(1), whole.var(1), rtol=0.15, atol=0)
+    assert ((sliced.mean(1) - whole.mean(1)).abs() < 5 * error).all()
+    torch.testing.assert_close(sliced.var(1), whole.var(1), rtol=0.15, atol=0)
+
+
+@pytest.mark.parametrize(("held", "same"), [(0, False), (2**26, True)])
+def test_draws_are_kept_only_when_they_fit(held, same, monkeypatch):
+    monkeypatch.setattr(draws, "_HELD", held)
+    shared = SharedDraws(make(), 5, seed=0)
+    assert (next(iter(shared.slices())).weights is next(iter(shared.slices())).weights) == same
 
 
 def test_the_bias_is_added_once():
@@ -139,14 +147,12 @@ def test_layers_in_bfloat16_are_drawn_in_float32(theta_shape):
 @given(count=st.integers(0, 3 * TILE), K=st.integers(1, 5))
 def test_tiles_cover_the_rows_once_and_are_all_of_one_size(count, K):
     h = rows(count, K)
-    rebuilt = torch.full_like(h, torch.nan)
-    for where, tile in tiles(h):
-        assert tile.size() == (TILE, K)
-        size = where.stop - where.start
-        assert rebuilt[where].isnan().all()
-        rebuilt[where] = tile[:size]
-        assert not tile[size:].any()
-    assert torch.equal(rebuilt, h)
+    cut = tiles(h)
+    assert all(tile.size() == (TILE, K) for tile in cut)
+    assert len(cut) == -(-count // TILE)
+    if cut:
+        assert torch.equal(torch.cat(cut)[:count], h)
+        assert not torch.cat(cut)[count:].any()
 
 
 @FEW

@@ -43,6 +43,7 @@ def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Genera
         loss.backward()
         optimizer.step()
         schedule.step()
+    optimizer.zero_grad()
     _fold(layer, log_scale.detach().exp())
 
 

@@ -5,7 +5,8 @@ bit, rows are worked on in tiles of one fixed size and columns in multiples of 1
 another order when its dims change.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,15 +15,16 @@ from torch import Tensor
 from bndl import weibull
 from bndl.layer import DecisionLayer, Posterior
 
-__all__ = ["TILE", "SharedDraws", "default_num_samples", "pad_columns", "tiles"]
+__all__ = ["TILE", "SharedDraws", "Slice", "default_num_samples", "pad_columns", "tiles"]
 
 TILE = 64  # rows a tile
-_BUDGET = 2**26  # numbers: sampled weights held at once (256 MB in float32)
+_HELD = 2**26  # numbers: sampled weights that are kept rather than drawn again (256 MB in float32)
+_SLICE = 2**22  # numbers: the largest tensor made at once for a slice of the draws
 
 
 def default_num_samples(layer: DecisionLayer) -> int:
     """200 draws, or as many (at least 20) as keep the sampled weights of a large head within 256 MB."""
-    return max(20, min(200, _BUDGET // layer.weight.numel()))
+    return max(20, min(200, _HELD // layer.weight.numel()))
 
 
 def pad_columns(matrix: Tensor) -> Tensor:
@@ -30,63 +32,72 @@ def pad_columns(matrix: Tensor) -> Tensor:
     return F.pad(matrix, (0, -matrix.size(-1) % 16)).contiguous()
 
 
-def tiles(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Cut (B, K) into tiles of exactly ``TILE`` rows, the last one padded with zeros; with where each belongs."""
-    for start in range(0, len(rows), TILE):
-        tile = rows[start : start + TILE]
-        yield slice(start, start + len(tile)), F.pad(tile, (0, 0, 0, TILE - len(tile))).contiguous()
+def tiles(rows: Tensor) -> list[Tensor]:
+    """Cut (B, K) into tiles of exactly ``TILE`` rows, the last one padded with zeros."""
+    padded = F.pad(rows, (0, 0, 0, -len(rows) % TILE)).contiguous()
+    return [padded[start : start + TILE] for start in range(0, len(padded), TILE)]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Some of the draws: log noise of theta (S', K), and sampled weights (K, S' C), or (S', K, C) if theta's is apart."""
+
+    layer: DecisionLayer
+    log_draws: Tensor
+    weights: Tensor
+
+    def logits(self, theta: Posterior) -> Tensor:
+        """Sampled logits (TILE, S', C) of one tile.
+
+        Args:
+            theta: posterior of a tile: mean (TILE, K), shape (K,), (TILE, 1) or (TILE, K).
+        """
+        S, C, bias = len(self.log_draws), self.layer.out_features, self.layer.offset()
+        if self.layer.theta_shape == "feature":  # the noise of theta is in the weights already
+            drawn = (theta.mean @ self.weights)[:, : S * C].unflatten(1, (S, C))
+        else:
+            noise = weibull.noise(self.log_draws[:, None, :], theta.shape)
+            drawn = torch.bmm(theta.mean * noise, self.weights)[..., :C].transpose(0, 1)
+        logits: Tensor = drawn if bias is None else drawn + bias
+        return logits
 
 
 class SharedDraws:
     """S seeded draws of the head, made once and applied to any number of rows.
 
     Args:
-        layer: the decision layer.
+        layer: the decision layer; its parameters are read when the draws are made.
         num_samples: S.
         seed: the same seed gives the same bits.
     """
 
     def __init__(self, layer: DecisionLayer, num_samples: int, *, seed: int) -> None:
         self.layer, self.num_samples, self.seed = layer, num_samples, seed
-        self._phi, self._bias = layer.phi(), layer.offset()
-        self._per_chunk = max(1, _BUDGET // layer.weight.numel())
-        self._only: tuple[Tensor, Tensor] | None = None
+        self._held: list[Slice] | None = None
 
-    def logits(self, theta: Posterior) -> Iterator[Tensor]:
-        """Sampled logits (TILE, S', C) of one tile, in chunks of draws that together make S.
+    def slices(self) -> Iterable[Slice]:
+        """The draws, in slices that together make S; kept for the next call when they fit."""
+        if self._held is not None:
+            return self._held
+        if self.num_samples * self.layer.weight.numel() > _HELD:
+            return self._draw_all()
+        self._held = list(self._draw_all())
+        return self._held
 
-        Args:
-            theta: posterior of a tile: mean (TILE, K), shape (K,), (TILE, 1) or (TILE, K).
-        """
-        C = self.layer.out_features
-        for log_draws, weights in self._chunks():
-            S = len(log_draws)
-            if self.layer.theta_shape == "feature":  # the noise of theta is in the weights already
-                drawn = (theta.mean @ weights)[:, : S * C].unflatten(1, (S, C))
-            else:
-                noise = weibull.noise(log_draws[:, None, :], theta.shape)
-                drawn = torch.bmm(theta.mean * noise, weights)[..., :C].transpose(0, 1)
-            yield drawn if self._bias is None else drawn + self._bias
-
-    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(log draws of theta's noise (S', K), sampled weights), kept when there is but one chunk."""
-        if self._only is not None:
-            yield self._only
-            return
+    def _draw_all(self) -> Iterator[Slice]:
+        C, K = self.layer.weight.size()
         generator = torch.Generator(self.layer.weight.device).manual_seed(self.seed)
-        for start in range(0, self.num_samples, self._per_chunk):
-            chunk = self._draw(min(self._per_chunk, self.num_samples - start), generator)
-            if self._per_chunk >= self.num_samples:
-                self._only = chunk
-            yield chunk
+        most = max(1, _SLICE // max(C * K, TILE * K, TILE * C))
+        for start in range(0, self.num_samples, most):
+            yield self._draw(min(most, self.num_samples - start), generator)
 
-    def _draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        mean, (C, K) = self._phi.mean, self._phi.mean.size()
+    def _draw(self, count: int, generator: torch.Generator) -> Slice:
+        phi = self.layer.phi()
+        mean, (C, K) = phi.mean, phi.mean.size()
         log_draws = weibull.log_exponential(count, K, like=mean, generator=generator)
-        phi_draws = weibull.log_exponential(count, C, K, like=mean, generator=generator)
-        phi = mean * weibull.noise(phi_draws, self._phi.shape)
+        sampled = mean * weibull.noise(weibull.log_exponential(count, C, K, like=mean, generator=generator), phi.shape)
         if self.layer.theta_shape != "feature":
-            return log_draws, pad_columns(phi.transpose(1, 2))
+            return Slice(self.layer, log_draws, pad_columns(sampled.transpose(1, 2)))
         shape = self.layer.theta(mean.new_zeros(1, self.layer.in_features)).shape
-        phi = phi * weibull.noise(log_draws, shape)[:, None, :]
-        return log_draws, pad_columns(phi.flatten(0, 1).t())
+        sampled = sampled * weibull.noise(log_draws, shape)[:, None, :]
+        return Slice(self.layer, log_draws, pad_columns(sampled.flatten(0, 1).t()))

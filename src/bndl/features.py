@@ -137,17 +137,17 @@ def extract(model: nn.Module, data: Any, *, batch_size: int = 256, progress: boo
     if isinstance(data, FeatureSet):
         return data
     features, labels = [], []
-    num_classes = find_layer(model).out_features
+    layer = find_layer(model)
     with evaluating(model):
         for batch in track(iterate(data, batch_size=batch_size), "features", progress=progress):
             inputs, target = split_batch(batch)
             if target is None:
                 raise InputError("labels are needed: give batches (inputs, labels), or dicts with a 'labels' key.")
             features.append(features_of(model, inputs))
-            labels.append(check_labels(target, num_classes, count=len(features[-1])))
+            labels.append(check_labels(target, layer.out_features, count=len(features[-1])))
     if not features:
         raise InputError("the loader is empty: it gave no batch.")
-    return FeatureSet(torch.cat(features).float(), torch.cat(labels).to(features[0].device))
+    return FeatureSet(torch.cat(features).to(layer.phi().mean.dtype), torch.cat(labels).to(features[0].device))
 
 
 def check_labels(labels: Any, num_classes: int, *, count: int) -> Tensor:

@@ -39,10 +39,15 @@ class Posterior:
 class _Rectify(torch.autograd.Function):
     """ReLU whose zeros can come back: below zero the gradient passes when a step down it would raise the entry."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
+    def forward(x: Tensor) -> Tensor:
         return x.clamp_min(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
@@ -214,11 +219,13 @@ class DecisionLayer(nn.Module):
 
     def forward(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (..., C) of features ``h`` (..., in_features): a draw in ``train()``, the mean in ``eval()``."""
-        if h.size(-1) != self.in_features:
+        if h.dim() == 0 or h.size(-1) != self.in_features:
             raise InputError(
                 f"the decision layer takes features of size {self.in_features}, got dims {tuple(h.size())}; "
                 f"its input must be (..., {self.in_features})."
             )
+        if not h.is_floating_point():
+            raise InputError(f"the decision layer takes floating-point features, got {h.dtype}: call .float() on them.")
         autocast = torch.is_autocast_enabled(h.device.type)
         with torch.autocast(device_type=h.device.type, enabled=False):
             theta, phi = self.theta(at_least_float32(h)), self.phi()
@@ -257,7 +264,10 @@ class DecisionLayer(nn.Module):
 
 
 def _linear(h: Tensor, linear: nn.Linear) -> Tensor:
-    return F.linear(h, linear.weight.to(h.dtype), linear.bias.to(h.dtype))
+    # a product of a few columns may add up in another order from row to row: see bndl.draws
+    extra = -linear.out_features % 16
+    weight, bias = F.pad(linear.weight, (0, 0, 0, extra)), F.pad(linear.bias, (0, extra))
+    return F.linear(h, weight.to(h.dtype), bias.to(h.dtype))[..., : linear.out_features]
 
 
 def _check_settings(

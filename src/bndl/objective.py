@@ -10,11 +10,13 @@ treatments are offered:
 
   .. math:: \rho\,\bigl(\mathrm{KL}(\mathrm{Weibull}(m/\rho, k)\,\|\,\mathrm{Gamma}) + \ln\tfrac{1-\pi}{\pi}\bigr)
 
-  It is 0 at m = 0, finite with finite gradients everywhere, pulls small entries *to* zero, and for m well above s is
+  It is 0 at m = 0, finite with finite gradients everywhere, pulls small entries *to* zero
+  (for :math:`\pi \le 1/2`), and for m well above s is
   the closed form plus the price :math:`\ln\frac{1-\pi}{\pi}` of an active entry (:math:`\pi`: prior share of active ones).
 - ``"paper"``: the authors' clamp of the logarithm at 1e-10, kept for comparison; it repels entries from zero.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -54,8 +56,13 @@ class Objective:
     edge: float = 0.05
 
     def __post_init__(self) -> None:
-        if not (self.beta >= 0 and self.prior_shape > 0 and self.prior_rate > 0 and self.edge > 0):
-            raise InputError(f"beta must be >= 0 and prior_shape, prior_rate and edge > 0, got {self}.")
+        numbers = self.prior_shape, self.prior_rate, self.edge
+        if not (0 <= self.beta < math.inf and all(0 < number < math.inf for number in numbers)):
+            raise InputError(f"beta must be >= 0 and prior_shape, prior_rate and edge > 0, all finite; got {self}.")
+        if self.zero not in ("gate", "paper") or self.phi not in ("sum", "feature-mean", "none"):
+            raise InputError(
+                f"zero is gate or paper and phi is sum, feature-mean or none, got {self.zero!r}, {self.phi!r}."
+            )
         if not 0 < self.activity < 1:
             raise InputError(f"activity is a share strictly between 0 and 1, got {self.activity}.")
 
@@ -81,7 +88,7 @@ def kl(model: nn.Module, num_data: int, *, objective: Objective | str = "default
     Returns:
         A scalar, differentiable in the layer's parameters and the features.
     """
-    if num_data < 1:
+    if not num_data >= 1:
         raise InputError(f"num_data is the number of training examples, at least 1; got {num_data}.")
     chosen = resolve(objective)
     chosen = chosen if beta is None else replace(chosen, beta=beta)
@@ -118,9 +125,10 @@ def entry_cost(posterior: Posterior, objective: Objective) -> Tensor:
     if objective.zero == "paper":
         return weibull.kl_to_gamma(mean.clamp_min(_PAPER_CLAMP), shape, prior_shape=a, prior_rate=b)
     edge = objective.edge * a / b
-    active = mean > 0
+    active = mean > torch.finfo(mean.dtype).tiny  # below it the gradient of mean / gate overflows
     safe = torch.where(active, mean, torch.full_like(mean, edge))
     gate = -torch.expm1(-safe / edge)
-    price = torch.log(torch.tensor((1 - objective.activity) / objective.activity))
     slab = weibull.kl_to_gamma(safe / gate, shape, prior_shape=a, prior_rate=b)
-    return torch.where(active, gate * (slab + price.to(mean)), torch.zeros_like(mean))
+    return torch.where(
+        active, gate * (slab + math.log((1 - objective.activity) / objective.activity)), torch.zeros_like(mean)
+    )

@@ -87,7 +87,7 @@ def predict(
     """Predict, with each example passing the backbone exactly once.
 
     An example's answer depends on the example, the model and the seed: not on what else is in the batch, nor on the
-    batch's size. Beyond the inputs, the features of one batch and the result, the head needs at most 600 MB.
+    batch's size. Beyond the inputs, the features of one batch and the result, the head needs at most 500 MB.
 
     Args:
         model: a model with a :class:`bndl.DecisionLayer`, or the layer itself (then ``x`` are features).
@@ -121,9 +121,11 @@ def predict(
 
 
 @dataclass(frozen=True)
-class _Top2:
-    """The first and second class of a tile, and the moments of their difference in closed form; all (TILE,)."""
+class _Tile:
+    """A tile of rows: theta's posterior, mean logits, the best two classes, moments of their difference (TILE,)."""
 
+    theta: Posterior
+    logits: Tensor
     first: Tensor
     second: Tensor
     mean: Tensor
@@ -137,6 +139,8 @@ class _Decider:
     def __init__(
         self, layer: DecisionLayer, *, method: Method, num_samples: int | None, seed: int, level: float
     ) -> None:
+        if layer.out_features == 1:
+            raise InputError("a decision needs at least two classes, the layer has one.")
         self.layer, self.method, self.level = layer, method, level
         phi, bias = layer.phi(), layer.offset()
         self.phi_mean, self.phi_variance = phi.mean, phi.variance  # (C, K)
@@ -146,50 +150,47 @@ class _Decider:
         self.draws = SharedDraws(layer, num_samples or default, seed=seed)
 
     def __call__(self, features: Tensor) -> Prediction:
-        parts = []
-        for where, tile in draws.tiles(features.to(self.phi_mean.dtype)):
-            part = self._decide(tile)
-            parts.append(part[: where.stop - where.start])
-        return Prediction(**{f.name: torch.cat([getattr(p, f.name) for p in parts]).cpu() for f in fields(Prediction)})
-
-    def _decide(self, tile: Tensor) -> Prediction:
-        theta = self.layer.theta(tile)
-        logits = (theta.mean @ self.weights)[:, : self.layer.out_features] + self.bias
-        top2 = self._top2(theta, logits)
-        variance = top2.aleatoric + top2.epistemic
+        tiles = [self._closed_form(tile) for tile in draws.tiles(features.to(self.phi_mean.dtype))]
+        mean, aleatoric, epistemic = (
+            torch.cat([getattr(t, n) for t in tiles]) for n in ("mean", "aleatoric", "epistemic")
+        )
+        variance = aleatoric + epistemic
         if self.method == "closed":
-            probs, p_value, flip = self._probit(theta, logits), _t_test(top2.mean, variance), _flip(top2.mean, variance)
+            probs = torch.cat([self._probit(tile) for tile in tiles])
         else:
-            probs, differences = self._sampled(theta, top2)
-            p_value, flip = _t_test(top2.mean, variance), _flip(top2.mean, variance)
-            if self.method == "paper":
-                S = self.draws.num_samples
-                p_value = _t_test(differences.mean(1), differences.var(1), num_samples=S)
-                flip = (differences < 0).double().mean(1)
-        return Prediction(
-            labels=top2.first,
+            probs, differences = self._sampled(tiles)
+        if self.method == "paper":
+            p_value = _t_test(differences.mean(1), differences.var(1), num_samples=self.draws.num_samples)
+            flip = ((differences < 0).double() + 0.5 * (differences == 0)).mean(1)
+        else:
+            p_value, flip = _t_test(mean, variance), _flip(mean, variance)
+        padded = Prediction(
+            labels=torch.cat([tile.first for tile in tiles]),
             probs=probs,
-            logits=logits,
-            runner_up=top2.second,
+            logits=torch.cat([tile.logits for tile in tiles]),
+            runner_up=torch.cat([tile.second for tile in tiles]),
             p_value=p_value,
             flip_probability=flip,
             certain=p_value <= self.level,
             entropy=torch.special.entr(probs).sum(dim=1),
-            aleatoric=top2.aleatoric,
-            epistemic=top2.epistemic,
+            aleatoric=aleatoric,
+            epistemic=epistemic,
         )
+        return Prediction(**{f.name: getattr(padded, f.name)[: len(features)].cpu() for f in fields(Prediction)})
 
-    def _top2(self, theta: Posterior, logits: Tensor) -> _Top2:
-        """Module docstring's formula, by gathering the two classes' rows of Phi: O(BK), no product with C in it."""
+    def _closed_form(self, rows: Tensor) -> _Tile:
+        """This module's formula, by gathering the two classes' rows of Phi: O(BK), no product with C but the logits'."""
+        theta = self.layer.theta(rows)
+        logits = (theta.mean @ self.weights)[:, : self.layer.out_features] + self.bias
         second_moment = theta.mean.square()
         v = second_moment * cv2(theta.shape)
-        if self.layer.out_features == 1:
-            raise InputError("a decision needs at least two classes, the layer has one.")
         values, classes = logits.topk(2, dim=1)
         first, second = classes.unbind(dim=1)
         gap = self.phi_mean[first] - self.phi_mean[second]
         spread = self.phi_variance[first] + self.phi_variance[second]
-        return _Top2(
+        return _Tile(
+            theta=theta,
+            logits=logits,
             first=first,
             second=second,
             mean=values[:, 0] - values[:, 1],
@@ -197,25 +198,28 @@ class _Decider:
             epistemic=((v + second_moment) * spread).sum(dim=1),
         )
 
-    def _sampled(self, theta: Posterior, top2: _Top2) -> tuple[Tensor, Tensor]:
-        """Probabilities (TILE, C) averaged over the draws, and the sampled top-2 differences (TILE, S)."""
-        total, differences = torch.zeros((), device=theta.mean.device), []
-        for logits in self.draws.logits(theta):
-            total = total + logits.softmax(dim=-1).sum(dim=1)
-            if self.method == "paper":
-                index = torch.stack([top2.first, top2.second], dim=1)[:, None].expand(-1, logits.size(1), -1)
-                pair = logits.gather(2, index)
-                differences.append(pair[..., 0] - pair[..., 1])
-        return total / self.draws.num_samples, torch.cat(differences, dim=1) if differences else total
+    def _sampled(self, tiles: list[_Tile]) -> tuple[Tensor, Tensor]:
+        """Probabilities (B', C) averaged over the draws, and for the paper's test the sampled differences (B', S)."""
+        totals = [torch.zeros_like(tile.logits) for tile in tiles]
+        differences: list[list[Tensor]] = [[] for _ in tiles]
+        for part in self.draws.slices():
+            for tile, total, own in zip(tiles, totals, differences, strict=True):
+                logits = part.logits(tile.theta)
+                total += logits.softmax(dim=-1).sum(dim=1)
+                if self.method == "paper":
+                    pair = torch.stack([tile.first, tile.second], dim=1)[:, None].expand(-1, logits.size(1), -1)
+                    own.append(-logits.gather(2, pair).diff(dim=2)[..., 0])
+        probs = torch.cat(totals) / self.draws.num_samples
+        return probs, torch.cat([torch.cat(own, dim=1) for own in differences]) if differences[0] else probs
 
-    def _probit(self, theta: Posterior, logits: Tensor) -> Tensor:
+    def _probit(self, tile: _Tile) -> Tensor:
         r"""softmax of :math:`\mu_c / \sqrt{1 + \pi\,\mathrm{Var}[l_c] / 8}` (TILE, C)."""
-        second_moment = theta.mean.square()
-        v = second_moment * cv2(theta.shape)
+        second_moment = tile.theta.mean.square()
+        v = second_moment * cv2(tile.theta.shape)
         from_theta = v @ draws.pad_columns(self.phi_mean.square().t())
         from_phi = (v + second_moment) @ draws.pad_columns(self.phi_variance.t())
         variance = (from_theta + from_phi)[:, : self.layer.out_features]
-        return (logits / (1 + torch.pi / 8 * variance).sqrt()).softmax(dim=-1)
+        return (tile.logits / (1 + torch.pi / 8 * variance).sqrt()).softmax(dim=-1)
 
 
 def _t_test(mean: Tensor, variance: Tensor, *, num_samples: int = TEST_SAMPLES) -> Tensor:

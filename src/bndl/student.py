@@ -18,10 +18,9 @@ def two_sided_p(t: Tensor, *, df: int) -> Tensor:
     """
     t2 = t.double().square()
     x = df / (df + t2)
-    complement = torch.where(torch.isinf(t2), torch.ones_like(x), t2 / (df + t2))
     switch = (df / 2 + 1) / (df / 2 + 2.5)  # each fraction converges fast on its own side of this
     near = _incomplete_beta(x.clamp(max=switch), a=df / 2, b=0.5)
-    far = 1 - _incomplete_beta(complement.clamp(max=1 - switch), a=0.5, b=df / 2)
+    far = 1 - _incomplete_beta((t2 / (df + t2)).clamp(max=1 - switch), a=0.5, b=df / 2)
     return torch.where(torch.isnan(t2), t2, torch.where(x <= switch, near, far))
 
 

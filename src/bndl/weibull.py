@@ -79,6 +79,7 @@ def cv2(shape: Tensor) -> Tensor:
 
 def variance(mean: Tensor, shape: Tensor) -> Tensor:
     r""":math:`\mathrm{Var}[\theta] = m^2\,\mathrm{cv}^2(k)`, with the dims of ``mean``."""
+    mean = at_least_float32(mean)
     return mean * mean * cv2(shape)
 
 
