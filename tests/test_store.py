@@ -329,7 +329,7 @@ def test_weights_that_are_no_numbers(key, value, path):
         return state
 
     edit(path, state=spoil)
-    assert_refused(path, "holds NaN or infinite values")
+    assert_refused(path, "holds NaN")
 
 
 @pytest.mark.parametrize("change", ["drop", "add", "resize"])

@@ -40,6 +40,8 @@ def convert(model: nn.Module, *, head: str | None = None, features: Features = "
     if unknown := settings.keys() & {"in_features", "out_features", "signed", "bias"}:
         raise InputError(f"{', '.join(sorted(unknown))} is read off the model's head; leave it out of convert(...).")
     path, linear = _find_linear(model, head)
+    if linear.out_features < 2:
+        raise HeadError(f"{path or 'the layer'} has one output; a decision needs at least two classes.")
     if features == "auto":
         signed, why = (False, "shown to be non-negative") if _is_nonnegative(model, path) else (True, "split by sign")
     else:
@@ -49,9 +51,16 @@ def convert(model: nn.Module, *, head: str | None = None, features: Features = "
     logger.info("converted %s; %d features, %d weights", layer.origin, layer.num_features, layer.weight.numel())
     if not path:
         return layer
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, layer)
+    replace_everywhere(model, linear, layer)
     return model
+
+
+def replace_everywhere(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put ``new`` wherever the model holds ``old``: a layer may be registered under several names."""
+    for module in list(model.modules()):
+        for name, child in list(module._modules.items()):
+            if child is old:
+                setattr(module, name, new)
 
 
 def find_layer(model: nn.Module) -> DecisionLayer:

@@ -75,6 +75,7 @@ class SharedDraws:
         self.layer, self.num_samples, self.seed = layer, num_samples, seed
         self._held: list[Slice] | None = None
 
+    @torch.no_grad()
     def slices(self) -> Iterable[Slice]:
         """The draws, in slices that together make S; kept for the next call when they fit."""
         if self._held is not None:
@@ -95,9 +96,10 @@ class SharedDraws:
         phi = self.layer.phi()
         mean, (C, K) = phi.mean, phi.mean.size()
         log_draws = weibull.log_exponential(count, K, like=mean, generator=generator)
-        sampled = mean * weibull.noise(weibull.log_exponential(count, C, K, like=mean, generator=generator), phi.shape)
+        sampled = weibull.log_exponential(count, C, K, like=mean, generator=generator)
+        weibull.noise_(sampled, phi.shape).mul_(mean)
         if self.layer.theta_shape != "feature":
             return Slice(self.layer, log_draws, pad_columns(sampled.transpose(1, 2)))
         shape = self.layer.theta(mean.new_zeros(1, self.layer.in_features)).shape
-        sampled = sampled * weibull.noise(log_draws, shape)[:, None, :]
+        sampled.mul_(weibull.noise(log_draws, shape)[:, None, :])
         return Slice(self.layer, log_draws, pad_columns(sampled.flatten(0, 1).t()))

@@ -14,7 +14,7 @@ from bndl.convert import find_layer
 from bndl.errors import InputError
 from bndl.progress import track
 
-__all__ = ["FeatureSet", "extract", "features_of", "iterate"]
+__all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass"]
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
 _LABEL_KEYS = ("labels", "label")
@@ -56,7 +56,8 @@ def split_batch(batch: Any) -> tuple[Inputs, Tensor | None]:
     if isinstance(batch, list | tuple):
         if len(batch) not in (1, 2):
             raise InputError(f"a batch is (inputs,) or (inputs, labels), got {len(batch)} parts.")
-        return batch[0], batch[1] if len(batch) == 2 else None
+        inputs = torch.from_numpy(batch[0]) if isinstance(batch[0], np.ndarray) else batch[0]
+        return inputs, batch[1] if len(batch) == 2 else None
     if isinstance(batch, np.ndarray):
         return torch.from_numpy(batch), None
     if isinstance(batch, Tensor):
@@ -66,6 +67,8 @@ def split_batch(batch: Any) -> tuple[Inputs, Tensor | None]:
 
 def iterate(x: Any, *, batch_size: int) -> Iterable[Any]:
     """Anything to predict on -> batches: a tensor, array or dict is cut, a data set is loaded, a loader is taken as is."""
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     if isinstance(x, np.ndarray):
         x = torch.from_numpy(x)
     if isinstance(x, Tensor):
@@ -75,7 +78,7 @@ def iterate(x: Any, *, batch_size: int) -> Iterable[Any]:
     if isinstance(x, Mapping):
         return _cut_mapping(x, batch_size)
     if isinstance(x, Dataset):
-        return DataLoader(x, batch_size=batch_size)
+        return DataLoader(x, batch_size=batch_size, generator=torch.Generator())  # leaves the global one alone
     if isinstance(x, Iterable):
         return x
     raise InputError(f"give a tensor, a dict of tensors, a data set or a loader; got {type(x).__name__}.")
@@ -92,29 +95,36 @@ def _cut_mapping(x: Mapping[str, Any], batch_size: int) -> list[dict[str, Any]]:
     ]
 
 
-def run(model: nn.Module, inputs: Inputs) -> Tensor:
-    """The model's logits for one batch, moved to where the model is; Hugging Face outputs are unwrapped."""
-    device = find_layer(model).weight.device
-    if isinstance(inputs, Mapping):
-        output = model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()})
-    else:
-        output = model(inputs.to(device))
-    logits: Tensor = getattr(output, "logits", output)
-    return logits
+def one_pass(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """What enters the decision layer (B, in_features) and what leaves it (B, C), from one pass of the model as it stands.
 
-
-def features_of(model: nn.Module, inputs: Inputs) -> Tensor:
-    """What enters the decision layer (B, in_features), from one pass of the model as it stands."""
+    Whatever the model does with the layer's output, a softmax or a wrapper, is left aside.
+    """
     layer = find_layer(model)
-    caught: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
+    caught: list[tuple[Tensor, Tensor]] = []
+    hook = layer.register_forward_hook(lambda _, args, output: caught.append((args[0], output)))
     try:
-        run(model, inputs)
+        if isinstance(inputs, Mapping):
+            device = layer.weight.device
+            model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()})
+        else:
+            model(_fitting(inputs, model, layer.weight.device))
     finally:
         hook.remove()
     if len(caught) != 1:
         raise InputError(f"the decision layer ran {len(caught)} times in one pass; this function needs exactly one.")
-    return _checked(caught[0], layer.in_features)
+    return caught[0]
+
+
+def _fitting(inputs: Tensor, model: nn.Module, device: torch.device) -> Tensor:
+    """The inputs on the model's device; float64, which is numpy's default, in the model's own dtype."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), inputs.dtype)
+    return inputs.to(device, dtype if inputs.dtype == torch.float64 else inputs.dtype)
+
+
+def features_of(model: nn.Module, inputs: Inputs) -> Tensor:
+    """What enters the decision layer (B, in_features), finite, from one pass of the model as it stands."""
+    return _checked(one_pass(model, inputs)[0], find_layer(model).in_features)
 
 
 def _checked(features: Tensor, in_features: int) -> Tensor:

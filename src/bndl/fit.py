@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from bndl.calibrate import calibrate, scaled_nll
 from bndl.convert import find_layer
 from bndl.errors import InputError
-from bndl.features import FeatureSet, Inputs, check_labels, extract, run, split_batch
+from bndl.features import FeatureSet, Inputs, check_labels, extract, one_pass, split_batch
 from bndl.layer import DecisionLayer
 from bndl.objective import Objective, kl, resolve
 from bndl.predict import predict
@@ -106,25 +106,27 @@ def fit(
     if epochs < 0 or batch_size < 1 or not lr > 0:
         raise InputError(f"need epochs >= 0, batch_size >= 1 and lr > 0, got {epochs}, {batch_size} and {lr}.")
     started, layer, chosen = time.monotonic(), find_layer(model), resolve(objective)
-    read = partial(extract, model, batch_size=batch_size, progress=progress)
-    generator = torch.Generator(layer.weight.device).manual_seed(seed)
-    everything = None
-    if freeze:
-        train, val = read(train_loader), None if val_loader is None else read(val_loader)
-        if val is None:
-            everything = train
-            train, val = _hold_out(train, generator)
-        task = _frozen_task(layer, train, val, batch_size, generator)
-    else:
-        task = _whole_task(model, train_loader, lambda: read(val_loader), batch_size, given=val_loader is not None)
-    before = _nll(layer, task.validation())
-    with _seeded(seed, layer.weight.device):
+    with _seeded(seed, layer.weight.device), _asking_for_gradients(layer):
+        generator = torch.Generator(layer.weight.device).manual_seed(seed)
+        read = partial(extract, model, batch_size=batch_size, progress=progress)
+        everything = None
+        if freeze:
+            train, val = read(train_loader), None if val_loader is None else read(val_loader)
+            if val is None:
+                everything = train
+                train, val = _hold_out(train, generator)
+            task = _frozen_task(layer, train, val, batch_size, generator)
+        else:
+            task = _whole_task(model, train_loader, lambda: read(val_loader), batch_size, given=val_loader is not None)
+        before = _nll(layer, task.validation())
         history, best = _train(task, layer, epochs, lr, chosen, progress)
-    val = task.validation()
-    # weights that no example has touched may be calibrated on all examples that were given
-    _calibrate(layer, everything if everything is not None and best == 0 else val, generator)
-    _warn_of_empty_classes(layer)
-    return FitResult(tuple(history), best, before, _nll(layer, val), time.monotonic() - started)
+        val = task.validation()
+        # weights that no example has touched may be calibrated on all examples that were given
+        _calibrate(layer, everything if everything is not None and best == 0 else val, generator)
+        after = _nll(layer, val)
+    if empty := layer.empty_classes():
+        warnings.warn(_about_empty(empty), stacklevel=2)
+    return FitResult(tuple(history), best, before, after, time.monotonic() - started)
 
 
 def _frozen_task(
@@ -195,7 +197,7 @@ def _epoch(
         warm = min(1.0, step / max(1.0, _WARM_UP * num_steps))
         for group in optimizer.param_groups:
             group["lr"] = lr * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, step / num_steps)))
-        logits = run(task.module, inputs)
+        _, logits = one_pass(task.module, inputs)
         loss = F.cross_entropy(logits, labels) + kl(
             task.module, task.num_data, objective=objective, beta=warm * objective.beta
         )
@@ -217,9 +219,13 @@ def _is_clearly_better(losses: Tensor, start: Tensor) -> bool:
 def _calibrate(layer: DecisionLayer, data: FeatureSet, generator: torch.Generator) -> None:
     """Fit the noise, and take it back should the data be predicted worse than without (they are few, or it diverged)."""
     before, kept = _nll(layer, data), copy.deepcopy(layer.state_dict())
-    calibrate(layer, data, generator=generator)
-    if not _nll(layer, data) < before:
-        layer.load_state_dict(kept)
+    better = False
+    try:
+        calibrate(layer, data, generator=generator)
+        better = _nll(layer, data) < before
+    finally:
+        if not better:
+            layer.load_state_dict(kept)
 
 
 def _nll(layer: DecisionLayer, data: FeatureSet) -> float:
@@ -245,10 +251,20 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _warn_of_empty_classes(layer: DecisionLayer) -> None:
-    if empty := layer.empty_classes():
-        warnings.warn(
-            f"class {', '.join(map(str, empty))} has no weight left, so no feature can speak for it: "
-            "lower the objective's beta or alpha_phi, or give it more examples.",
-            stacklevel=3,
-        )
+@contextmanager
+def _asking_for_gradients(layer: DecisionLayer) -> Iterator[None]:
+    """The layer's parameters trainable inside, as they were afterwards: a frozen model may still learn its doubt."""
+    asked = [(parameter, parameter.requires_grad) for parameter in layer.parameters()]
+    layer.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter, before in asked:
+            parameter.requires_grad_(before)
+
+
+def _about_empty(classes: list[int]) -> str:
+    return (
+        f"class {', '.join(map(str, classes))} has no weight left, so no feature can speak for it: "
+        "lower the objective's beta or alpha_phi, or give it more examples."
+    )

@@ -87,7 +87,7 @@ def predict(
     """Predict, with each example passing the backbone exactly once.
 
     An example's answer depends on the example, the model and the seed: not on what else is in the batch, nor on the
-    batch's size. Beyond the inputs, the features of one batch and the result, the head needs at most 500 MB.
+    batch's size. Beyond the inputs, the features of one batch and the result, the head needs at most 600 MB.
 
     Args:
         model: a model with a :class:`bndl.DecisionLayer`, or the layer itself (then ``x`` are features).
@@ -114,7 +114,9 @@ def predict(
     with evaluating(model):
         decider = _Decider(layer, method=method, num_samples=num_samples, seed=seed, level=level)
         for batch in track(iterate(x, batch_size=batch_size), "predict", progress=progress):
-            parts.append(decider(features_of(model, split_batch(batch)[0])))
+            features = features_of(model, split_batch(batch)[0])
+            with torch.autocast(features.device.type, enabled=False):
+                parts.append(decider(features))
     if not parts:
         raise InputError("nothing to predict on: the loader gave no batch.")
     return Prediction(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Prediction)})
@@ -184,8 +186,9 @@ class _Decider:
         logits = (theta.mean @ self.weights)[:, : self.layer.out_features] + self.bias
         second_moment = theta.mean.square()
         v = second_moment * cv2(theta.shape)
-        values, classes = logits.topk(2, dim=1)
-        first, second = classes.unbind(dim=1)
+        first = logits.argmax(dim=1)  # topk breaks ties otherwise than argmax
+        second = logits.scatter(1, first[:, None], -torch.inf).argmax(dim=1)
+        values = logits.gather(1, torch.stack([first, second], dim=1))
         gap = self.phi_mean[first] - self.phi_mean[second]
         spread = self.phi_variance[first] + self.phi_variance[second]
         return _Tile(
@@ -213,13 +216,19 @@ class _Decider:
         return probs, torch.cat([torch.cat(own, dim=1) for own in differences]) if differences[0] else probs
 
     def _probit(self, tile: _Tile) -> Tensor:
-        r"""softmax of :math:`\mu_c / \sqrt{1 + \pi\,\mathrm{Var}[l_c] / 8}` (TILE, C)."""
+        r"""softmax of :math:`d_c / \sqrt{1 + \pi\,\mathrm{Var}[d_c] / 8}`, :math:`d_c = l_c - l_{first}` (TILE, C).
+
+        Differences, because what all logits share is no doubt about the class.
+        """
         second_moment = tile.theta.mean.square()
         v = second_moment * cv2(tile.theta.shape)
-        from_theta = v @ draws.pad_columns(self.phi_mean.square().t())
-        from_phi = (v + second_moment) @ draws.pad_columns(self.phi_variance.t())
-        variance = (from_theta + from_phi)[:, : self.layer.out_features]
-        return (tile.logits / (1 + torch.pi / 8 * variance).sqrt()).softmax(dim=-1)
+        spread, top = v + second_moment, self.phi_mean[tile.first]
+        squares, variances = draws.pad_columns(self.phi_mean.square().t()), draws.pad_columns(self.phi_variance.t())
+        from_theta = v @ squares - 2 * ((v * top) @ self.weights) + (v * top.square()).sum(dim=1, keepdim=True)
+        from_phi = spread @ variances + (spread * self.phi_variance[tile.first]).sum(dim=1, keepdim=True)
+        variance = (from_theta.clamp_min(0) + from_phi)[:, : self.layer.out_features]
+        difference = tile.logits - tile.logits.gather(1, tile.first[:, None])
+        return (difference / (1 + torch.pi / 8 * variance).sqrt()).softmax(dim=-1)
 
 
 def _t_test(mean: Tensor, variance: Tensor, *, num_samples: int = TEST_SAMPLES) -> Tensor:

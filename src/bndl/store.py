@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from bndl._version import __version__
-from bndl.convert import find_layer
-from bndl.errors import FileError, HeadError, InputError, MissingExtraError
+from bndl.convert import find_layer, replace_everywhere
+from bndl.errors import FileError, InputError, MissingExtraError
+from bndl.files import replacing
 from bndl.layer import DecisionLayer
 
 __all__ = ["load", "read_header", "save"]
@@ -54,9 +54,12 @@ def save(
         "classes": names,
     }
     prefix = f"{head}." if head else ""
-    state = {k: v for k, v in model.state_dict().items() if not head_only or k.startswith(prefix)}
+    aliases = tuple(name for name in _names(model, layer) if name != prefix)
+    state = {k: v for k, v in model.state_dict().items() if not k.startswith(aliases)}
+    state = {k: v for k, v in state.items() if not head_only or k.startswith(prefix)}
     metadata = {"format": _FORMAT, "header": json.dumps(header)}
-    _write_atomically(path, safetensors.save(_unshared(state), metadata=metadata))
+    with replacing(path) as temporary:
+        temporary.write_bytes(safetensors.save(_unshared(state), metadata=metadata))
     return path
 
 
@@ -73,20 +76,22 @@ def load(path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> 
     """
     path = Path(path)
     header, state = _read(path)
-    layer = _build_layer(path, header)
     prefix = f"{header['head']}." if header["head"] else ""
     own = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+    layer = _build_layer(path, header, own)
     _load_strictly(path, layer, own)
     layer.origin = str(header.get("origin", ""))
     if backbone is None:
         return layer.eval()
     if not header["head"]:
         raise FileError(f"{path} holds a decision layer without a backbone: call bndl.load without backbone=.")
-    others = {key: value for key, value in state.items() if not key.startswith(prefix)}
+    old = _find_place(path, backbone, header["head"], layer)
     if not header["head_only"]:
-        _check_backbone(path, backbone, others, prefix)
+        others = {key: value for key, value in state.items() if not key.startswith(prefix)}
+        _check_backbone(path, backbone, others, old)
         backbone.load_state_dict(others, strict=False)
-    _place(path, backbone, header["head"], layer)
+    device = next((p.device for p in old.parameters()), torch.device("cpu"))
+    replace_everywhere(backbone, old, layer.to(device))
     return backbone.eval()
 
 
@@ -138,11 +143,17 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise FileError(f"{path} is damaged ({error}): write it again with bndl.save.") from error
 
 
-def _build_layer(path: Path, header: dict[str, Any]) -> DecisionLayer:
+def _build_layer(path: Path, header: dict[str, Any], state: dict[str, Tensor]) -> DecisionLayer:
     try:
-        return DecisionLayer(**header["settings"])
-    except (TypeError, InputError) as error:
-        raise FileError(f"the settings in {path} build no decision layer ({error}): write it again.") from error
+        with torch.device("meta"):  # an edited setting must not ask for all memory
+            expected = {k: v.size() for k, v in DecisionLayer(**header["settings"]).state_dict().items()}
+    except (TypeError, InputError, RuntimeError) as error:
+        raise FileError(
+            f"the settings in {path} build no decision layer ({_first_line(error)}): write it again."
+        ) from error
+    if expected != {k: v.size() for k, v in state.items()}:
+        raise FileError(f"the head in {path} is incomplete or has other dims than its settings say.")
+    return DecisionLayer(**header["settings"])
 
 
 def _load_strictly(path: Path, layer: DecisionLayer, state: dict[str, Tensor]) -> None:
@@ -157,8 +168,11 @@ def _load_strictly(path: Path, layer: DecisionLayer, state: dict[str, Tensor]) -
             raise FileError(f"{name} in {path} holds NaN or infinite values: the model was broken when it was saved.")
 
 
-def _check_backbone(path: Path, backbone: nn.Module, state: dict[str, Tensor], prefix: str) -> None:
-    expected = {k: v.size() for k, v in backbone.state_dict().items() if not k.startswith(prefix)}
+def _check_backbone(path: Path, backbone: nn.Module, state: dict[str, Tensor], old: nn.Module) -> None:
+    expected = {k: v.size() for k, v in backbone.state_dict().items() if not k.startswith(_names(backbone, old))}
+    for name, value in state.items():
+        if value.isnan().any():  # but -inf may be a mask
+            raise FileError(f"{name} in {path} holds NaN: the model was broken when it was saved.")
     found = {k: v.size() for k, v in state.items()}
     if expected != found:
         odd = sorted(k for k in expected.keys() | found.keys() if expected.get(k) != found.get(k))
@@ -172,38 +186,27 @@ def _dims(size: torch.Size | None) -> str:
     return "missing" if size is None else str(tuple(size))
 
 
-def _place(path: Path, backbone: nn.Module, head: str, layer: DecisionLayer) -> None:
-    parent, _, name = head.rpartition(".")
+def _find_place(path: Path, backbone: nn.Module, head: str, layer: DecisionLayer) -> nn.Module:
     try:
         old = backbone.get_submodule(head)
-        holder = backbone.get_submodule(parent)
     except AttributeError as error:
-        raise HeadError(f"{path} has its head at {head!r}, which {type(backbone).__name__} does not have.") from error
-    device = next((p.device for p in old.parameters()), torch.device("cpu"))
-    setattr(holder, name, layer.to(device))
+        raise FileError(f"{path} has its head at {head!r}, which {type(backbone).__name__} does not have.") from error
+    if isinstance(old, nn.Linear | DecisionLayer) and old.in_features != layer.in_features:
+        raise FileError(
+            f"{path} does not fit this backbone: its head takes {layer.in_features} features, "
+            f"{head!r} takes {old.in_features}."
+        )
+    return old
+
+
+def _names(model: nn.Module, part: nn.Module) -> tuple[str, ...]:
+    """Prefixes in the state dict of every name that the model has for a part of it."""
+    return tuple(f"{name}." for name, module in model.named_modules(remove_duplicate=False) if module is part)
 
 
 def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Tensors that own their memory, as the format asks for."""
     return {key: value.detach().cpu().clone().contiguous() for key, value in state.items()}
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary name in the same folder, then rename: a reader sees the old file or the new one."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise FileError(f"cannot write {path} ({error.strerror}): choose a folder that exists and is yours.") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _first_line(error: Exception) -> str:

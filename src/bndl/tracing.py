@@ -24,6 +24,8 @@ _KEEPS = {
     "flatten", "view", "reshape", "mean", "sum", "squeeze", "contiguous", "amax", "float", "to", "permute", "transpose",
 }  # fmt: skip
 _JOINS = {torch.add, operator.add, operator.iadd, torch.mul, operator.mul, operator.imul, "add", "add_", "mul", "mul_"}
+_DEEPEST = 100  # steps back from the head; a proof that takes longer is not looked for
+_IN_PLACE = {operator.iadd, operator.isub, operator.imul, operator.itruediv}
 # what may follow the head without changing which class wins
 _AFTER_HEAD = {
     nn.Softmax, nn.LogSoftmax, nn.Identity, F.softmax, F.log_softmax, torch.softmax, torch.log_softmax,
@@ -57,7 +59,8 @@ def output_module(graph: fx.Graph, model: nn.Module) -> str | None:
 def input_is_nonnegative(graph: fx.Graph, model: nn.Module, path: str) -> bool:
     """Whether the graph proves that everything that enters the module at ``path`` is >= 0."""
     calls = [node for node in graph.nodes if node.op == "call_module" and node.target == path]
-    return bool(calls) and all(_is_nonnegative(node.args[0], model, depth=0) for node in calls if node.args)
+    prover = _Prover(model)
+    return bool(calls) and all(bool(call.args) and prover.holds(call.args[0], via=call) for call in calls)
 
 
 def _kind(node: fx.Node, model: nn.Module) -> Any:
@@ -65,18 +68,49 @@ def _kind(node: fx.Node, model: nn.Module) -> Any:
     return type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
 
 
-def _is_nonnegative(node: Any, model: nn.Module, *, depth: int) -> bool:
-    if isinstance(node, int | float):
-        return node >= 0
-    if not isinstance(node, fx.Node) or node.op not in ("call_module", "call_function", "call_method") or depth > 50:
+class _Prover:
+    """Walks back from a node to what makes it non-negative; each node once."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.known: dict[fx.Node, bool] = {}
+        self.depth = 0
+
+    def holds(self, node: Any, *, via: fx.Node) -> bool:
+        """Whether the node's result, as ``via`` receives it, is >= 0."""
+        if isinstance(node, int | float):
+            return node >= 0
+        if not isinstance(node, fx.Node) or node.op not in ("call_module", "call_function", "call_method"):
+            return False
+        if self._is_changed_in_place(node, via=via):
+            return False
+        if node not in self.known:
+            self.known[node], self.depth = False, self.depth + 1
+            self.known[node] = self.depth <= _DEEPEST and self._follows(node)
+            self.depth -= 1
+        return self.known[node]
+
+    def _follows(self, node: fx.Node) -> bool:
+        kind, args = _kind(node, self.model), node.args
+        if kind in _MAKES:
+            return True
+        if kind in _KEEPS:
+            return bool(args) and self.holds(args[0], via=node)
+        if kind in _JOINS:
+            return not node.kwargs and all(self.holds(arg, via=node) for arg in args[:2])
+        if kind is torch.cat and args and isinstance(args[0], list | tuple):
+            return all(self.holds(arg, via=node) for arg in args[0])
         return False
-    kind = _kind(node, model)
-    if kind in _MAKES:
-        return True
-    if kind in _KEEPS:
-        return bool(node.args) and _is_nonnegative(node.args[0], model, depth=depth + 1)
-    if kind in _JOINS:
-        return all(_is_nonnegative(arg, model, depth=depth + 1) for arg in node.args[:2])
-    if kind is torch.cat and isinstance(node.args[0], list | tuple):
-        return all(_is_nonnegative(arg, model, depth=depth + 1) for arg in node.args[0])
-    return False
+
+    def _is_changed_in_place(self, node: fx.Node, *, via: fx.Node) -> bool:
+        """Whether anything but ``via`` may write a negative number into the node's result."""
+        others = (user for user in node.users if user is not via and user.args and user.args[0] is node)
+        return any(self._writes(user) and _kind(user, self.model) not in _MAKES for user in others)
+
+    def _writes(self, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return bool(getattr(self.model.get_submodule(str(node.target)), "inplace", False))
+        if node.kwargs.get("inplace") or "out" in node.kwargs or node.target in _IN_PLACE:
+            return True
+        name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+        return name.endswith("_") and not name.endswith("__")

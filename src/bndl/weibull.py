@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Gamma, Weibull
 from torch.distributions.kl import register_kl
 
-__all__ = ["cv2", "kl_to_gamma", "log_exponential", "noise", "sample", "variance"]
+__all__ = ["cv2", "kl_to_gamma", "log_exponential", "noise", "noise_", "sample", "variance"]
 
 EULER_GAMMA = 0.57721566490153286061
 _SERIES_BELOW = 0.25  # in 1/k: below it the two lgammas of cv2 cancel in float32, above it they do not
@@ -46,6 +46,12 @@ def noise(log_draws: Tensor, shape: Tensor) -> Tensor:
     """
     inverse = at_least_float32(shape).reciprocal()
     return torch.exp(inverse * log_draws - torch.lgamma(1 + inverse))
+
+
+def noise_(log_draws: Tensor, shape: Tensor) -> Tensor:
+    """:func:`noise`, written over ``log_draws``: for large draws that need no gradient."""
+    inverse = at_least_float32(shape).reciprocal()
+    return log_draws.mul_(inverse).sub_(torch.lgamma(1 + inverse)).exp_()
 
 
 def sample(mean: Tensor, shape: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

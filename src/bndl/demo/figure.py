@@ -1,12 +1,12 @@
 """The demo's one picture: surest and least sure digits with their reasons, accuracy by decile, and Phi."""
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from bndl.demo.run import Case, Demo
-from bndl.errors import FileError, MissingExtraError
+from bndl.errors import MissingExtraError
+from bndl.files import replacing
 
 __all__ = ["draw"]
 
@@ -34,7 +34,9 @@ def draw(demo: Demo, path: str | os.PathLike[str]) -> Path:
     charts = grid[1].subgridspec(2, 1, hspace=0.36, height_ratios=(1, 1.25))
     _draw_deciles(figure.add_subplot(charts[0]), demo)
     _draw_phi(figure, figure.add_subplot(charts[1]), demo)
-    return _write(figure, Path(path))
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
+    return Path(path)
 
 
 def _subtitle(demo: Demo) -> str:
@@ -134,18 +136,3 @@ def _label(axes: Any, title: str, x: str, y: str) -> None:
     axes.tick_params(labelsize=8.5, length=0, colors=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(PALE)
-
-
-def _write(figure: Any, path: Path) -> Path:
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".png")
-        os.close(handle)
-        try:
-            figure.savefig(temporary, dpi=110)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot write {path} ({error.strerror}): choose a folder that exists and is yours.") from error
-    return path

@@ -1,0 +1,31 @@
+"""Files that are written whole or not at all."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bndl.errors import FileError
+
+__all__ = ["replacing"]
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary name beside ``path`` to write to; it takes the path's place when the block ends well.
+
+    A reader sees the old file or the new one, never a part; after an error the old one stands and nothing is left over.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileError(f"cannot write {path} ({reason}): choose a folder that exists and is yours.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
