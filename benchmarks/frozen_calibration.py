@@ -8,7 +8,10 @@ with --variants also for the other kinds of shape parameter and for the noise al
 """
 
 import argparse
+import statistics
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -30,13 +33,33 @@ VARIANTS = (
 )
 
 
-def row(name: str, probs: Tensor, labels: Tensor, test: Tensor, certain: Tensor | None, seconds: float) -> str:
-    correct = labels == test
+@dataclass(frozen=True)
+class Row:
+    name: str
+    accuracy: float
+    nll: float
+    ece: float
+    pavpu: float
+    baseline: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"| {self.name} | {self.accuracy:.2%} | {self.nll:.4f} | {self.ece:.2%} "
+            f"| {self.pavpu:.2%} ({self.baseline:.2%}) | {self.seconds:.1f} |"
+        )
+
+
+def measure(name: str, probs: Tensor, labels: Tensor, truth: Tensor, certain: Tensor | None, seconds: float) -> Row:
+    correct = labels == truth
     counts = pavpu(correct, torch.ones_like(correct) if certain is None else certain)
-    return (
-        f"| {name} | {correct.double().mean():.2%} | {negative_log_likelihood(probs, test):.4f} "
-        f"| {expected_calibration_error(probs, test):.2%} | {counts.value:.2%} ({counts.baseline:.2%}) | {seconds:.1f} |"
-    )
+    nll, ece = negative_log_likelihood(probs, truth), expected_calibration_error(probs, truth)
+    return Row(name, float(correct.double().mean()), nll, ece, counts.value, counts.baseline, seconds)
+
+
+def mean(rows: list[Row]) -> Row:
+    figures = [statistics.mean(getattr(row, f.name) for row in rows) for f in fields(Row)[1:]]
+    return Row(f"{rows[0].name}, mean", *figures)
 
 
 def main() -> None:
@@ -57,31 +80,33 @@ def main() -> None:
     accuracy = int((logits.argmax(1) == everything.labels).sum())
     print(f"{args.checkpoint}: dense head right on {accuracy} of {len(everything)}; converted head agrees on {kept}.\n")
     print("| | accuracy | NLL | ECE | PAvPU (all certain) | seconds to fit |\n|---|---|---|---|---|---|")
+    found: dict[str, list[Row]] = {}
     for seed in args.seeds:
         plan = stratified_split(everything.labels.numpy(), {"test": 0.5}, seed=seed)
         fit_part, test = (everything.take(torch.as_tensor(plan.indices[part])) for part in ("train", "test"))
-        own = tuple(logits[torch.as_tensor(plan.indices[part])] for part in ("train", "test"))
-        rows(seed, dense, (fit_part, test), own, args.variants)
+        halves = tuple(logits[torch.as_tensor(plan.indices[part])] for part in ("train", "test"))
+        for row in rows(seed, dense, (fit_part, test), halves, args.variants):
+            print(replace(row, name=f"{row.name}, split {seed}"), flush=True)
+            found.setdefault(row.name, []).append(row)
+    for own in found.values():
+        print(mean(own))
 
 
 def rows(
     seed: int, dense: nn.Linear, parts: tuple[FeatureSet, FeatureSet], logits: tuple[Tensor, Tensor], variants: bool
-) -> None:
+) -> Iterator[Row]:
     (fit_part, test), (fit_logits, test_logits) = parts, logits
     labels = test_logits.argmax(1)
-    print(row(f"dense, split {seed}", test_logits.softmax(1), labels, test.labels, None, 0.0))
+    yield measure("dense", test_logits.softmax(1), labels, test.labels, None, 0.0)
     started = time.perf_counter()
     scaled = test_logits * best_log_scale(fit_logits, fit_part.labels).exp()
     taken = time.perf_counter() - started
-    print(row(f"temperature scaling, split {seed}", scaled.softmax(1), labels, test.labels, None, taken))
+    yield measure("temperature scaling", scaled.softmax(1), labels, test.labels, None, taken)
     for name, settings, epochs in VARIANTS if variants else VARIANTS[:1]:
         layer = bndl.convert(dense, features="nonnegative", **settings)
         result = bndl.fit(layer, fit_part, seed=seed, epochs=epochs, progress=False)
         prediction = bndl.predict(layer, test.features)
-        name = f"{name}, split {seed} (epoch {result.best_epoch} kept)"
-        print(
-            row(name, prediction.probs, prediction.labels, test.labels, prediction.certain, result.seconds), flush=True
-        )
+        yield measure(name, prediction.probs, prediction.labels, test.labels, prediction.certain, result.seconds)
 
 
 if __name__ == "__main__":
