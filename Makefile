@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-lowest lint format clean
 
 demo: $(VENV)/demo.done  ## train on digits, print a table, write demo.png
 	$(BIN)/bndl demo
@@ -12,6 +12,12 @@ demo: $(VENV)/demo.done  ## train on digits, print a table, write demo.png
 test: $(VENV)/dev.done  ## lint, types and all tests
 	$(MAKE) --no-print-directory lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-lowest:  ## all tests with the oldest dependencies that pyproject.toml allows
+	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt torch==2.13.0
+	.venv-lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable ".[dev]"
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/dev.done
 	$(BIN)/ruff check .
@@ -23,7 +29,7 @@ format: $(VENV)/dev.done
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/%.done: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

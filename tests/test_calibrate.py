@@ -164,3 +164,16 @@ def test_scaled_nll_is_temperature_scaling(confidence):
     scales = torch.logspace(-2, 2, 400) / confidence
     best = min(F.cross_entropy(logits * scale, data.labels).item() for scale in scales)
     assert found.mean().item() == pytest.approx(best, rel=1e-4)
+
+
+@pytest.mark.parametrize("count", [8, 60])
+def test_data_that_are_all_predicted_right_do_not_buy_infinite_confidence(count):
+    """A small held-out set is often separable; its best temperature is then 0, and other data would pay for it."""
+    layer, data = head(confidence=1.0).eval(), problem(2000, seed=1)
+    right = layer(data.features).argmax(1) == data.labels
+    easy = data.take(right.nonzero().flatten()[:count])
+    before = layer(data.features).abs().mean()
+    calibrate.calibrate(layer, easy, generator=seeded())
+    assert layer(data.features).abs().mean() < 10 * before
+    logits = layer(easy.features).detach()
+    assert calibrate.best_log_scale(logits, easy.labels, prior=True) < calibrate.best_log_scale(logits, easy.labels)

@@ -5,9 +5,9 @@ all logits, minimise what the user will be judged by,
 
 .. math:: -\frac{1}{N}\sum_j \ln \frac{1}{S} \sum_s \mathrm{softmax}\bigl(s\,(\theta_s \Phi_s + b)\bigr)_{y_j},
 
-which contains temperature scaling as the limit of no noise, plus a standard normal prior on each ln(k / k_0) about the
-initial shape k_0. The scale is then folded into Phi and b: no extra parameter is left behind, and every decision (which
-class has the largest mean logit) stays what it was.
+which contains temperature scaling as the limit of no noise, with a standard normal prior on ln s and on each ln(k / k_0)
+about the initial shape k_0. The scale is then folded into Phi and b: no extra parameter is left behind, and every
+decision (which class has the largest mean logit) stays what it was.
 """
 
 import math
@@ -30,7 +30,7 @@ _BUDGET = 2**22  # numbers: sampled weights a step
 def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Generator) -> None:
     """Fit the layer's shapes, afresh, and the scale of its logits to ``data``, in place."""
     layer.reset_shapes()
-    log_scale = nn.Parameter(best_log_scale(_mean_logits(layer, data), data.labels))
+    log_scale = nn.Parameter(best_log_scale(_mean_logits(layer, data), data.labels, prior=True))
     raw, maps = _shape_parameters(layer)
     groups = [{"params": raw, "lr": 0.2}, {"params": maps, "lr": 1e-3}, {"params": [log_scale], "lr": 0.015}]
     optimizer = torch.optim.Adam([group for group in groups if group["params"]])
@@ -39,7 +39,7 @@ def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Genera
         rows = torch.randint(len(data), (_ROWS,), generator=generator, device=generator.device)
         batch = data if len(data) <= _ROWS else data.take(rows)
         optimizer.zero_grad()
-        loss = _predictive_nll(layer, batch, log_scale, generator) - _log_prior(layer, batch) / len(data)
+        loss = _predictive_nll(layer, batch, log_scale, generator) - _log_prior(layer, batch, log_scale) / len(data)
         loss.backward()
         optimizer.step()
         schedule.step()
@@ -50,7 +50,7 @@ def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Genera
 def scaled_nll(layer: DecisionLayer, data: FeatureSet) -> Tensor:
     """Cross entropy (N,) of the mean logits at their best temperature: how good a head is, calibration put aside."""
     logits = _mean_logits(layer, data)
-    scale = best_log_scale(logits, data.labels).exp()
+    scale = best_log_scale(logits, data.labels, prior=True).exp()
     return nn.functional.cross_entropy(logits * scale, data.labels, reduction="none")
 
 
@@ -73,27 +73,30 @@ def _mean_logits(layer: DecisionLayer, data: FeatureSet) -> Tensor:
 
 
 @torch.no_grad()
-def best_log_scale(logits: Tensor, labels: Tensor) -> Tensor:
-    """Temperature scaling: ln(1/T) that minimises the cross entropy, a convex problem in 1/T, by bisection.
+def best_log_scale(logits: Tensor, labels: Tensor, *, prior: bool = False) -> Tensor:
+    """Temperature scaling: ln(1/T), within -5..5, that minimises the cross entropy; by bisection of its derivative.
 
     Args:
         logits: (N, C).
         labels: (N,).
+        prior: add a standard normal prior on ln(1/T). Without it data that are all predicted right ask for T = 0.
     """
     low, high = logits.new_tensor(-5.0), logits.new_tensor(5.0)
     gap = logits - logits.gather(1, labels[:, None])
     for _ in range(30):
         middle = (low + high) / 2
-        slope = ((logits * middle.exp()).softmax(dim=1) * gap).sum()  # derivative of the cross entropy in the scale
+        slope = ((logits * middle.exp()).softmax(dim=1) * gap).sum() * middle.exp() + prior * middle
         low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
     return (low + high) / 2
 
 
-def _log_prior(layer: DecisionLayer, batch: FeatureSet) -> Tensor:
-    """Of the shapes, up to a constant. Without it a few hundred examples buy absurd noise in a few features."""
+def _log_prior(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor) -> Tensor:
+    """Of shapes and scale, up to a constant. Without it a few hundred examples buy absurd noise in a few features."""
     departures = [(k / layer.init_shape).log().square() for k in (layer.phi().shape, layer.theta(batch.features).shape)]
     of_phi, of_theta = departures
-    return -0.5 * (of_phi.sum() + (of_theta if of_theta.dim() == 1 else of_theta.mean(dim=0)).sum())
+    return -0.5 * (
+        log_scale.square() + of_phi.sum() + (of_theta if of_theta.dim() == 1 else of_theta.mean(dim=0)).sum()
+    )
 
 
 def _predictive_nll(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor, generator: torch.Generator) -> Tensor:
