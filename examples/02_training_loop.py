@@ -17,7 +17,7 @@ objective = bndl.Objective(beta=3e-3)  # a larger beta removes more weights
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
 model.train()  # draws from the posterior
-for step in range(600):
+for _ in range(600):
     rows = train[torch.randint(len(train), (128,))]
     loss = F.cross_entropy(model(X[rows]), y[rows]) + bndl.kl(model, num_data=len(train), objective=objective)
     optimizer.zero_grad()
