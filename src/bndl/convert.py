@@ -35,13 +35,16 @@ def convert(model: nn.Module, *, head: str | None = None, features: Features = "
     Raises:
         HeadError: there is no linear layer, or more than one could be the head.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"convert takes a torch.nn.Module, got {type(model).__name__}.")
+    if settings.get("alpha_theta"):
+        raise InputError("alpha_theta > 0 would change predictions: convert first, then set it on the layer.")
     if features not in ("auto", "nonnegative", "signed"):
         raise InputError(f"features must be auto, nonnegative or signed, got {features!r}.")
     if unknown := settings.keys() & {"in_features", "out_features", "signed", "bias"}:
         raise InputError(f"{', '.join(sorted(unknown))} is read off the model's head; leave it out of convert(...).")
     path, linear = _find_linear(model, head)
-    if linear.out_features < 2:
-        raise HeadError(f"{path or 'the layer'} has one output; a decision needs at least two classes.")
+    _check_linear(path or "the layer", linear)
     if features == "auto":
         signed, why = (False, "shown to be non-negative") if _is_nonnegative(model, path) else (True, "split by sign")
     else:
@@ -73,10 +76,25 @@ def find_layer(model: nn.Module) -> DecisionLayer:
     raise HeadError(f"{type(model).__name__} has {len(layers)} decision layers; this function needs a model with one.")
 
 
+def _check_linear(path: str, linear: nn.Linear) -> None:
+    """Refuse what no decision layer could stand in for."""
+    if linear.out_features < 2:
+        raise HeadError(f"{path} has one output; a decision needs at least two classes.")
+    if type(linear).forward is not nn.Linear.forward:
+        raise HeadError(
+            f"{path} is a {type(linear).__name__} with a forward of its own; only a plain nn.Linear converts."
+        )
+    if linear._forward_hooks or linear._forward_pre_hooks:
+        raise HeadError(f"{path} has forward hooks, which may change what it gives: remove them before converting.")
+    if not all(torch.isfinite(parameter).all() for parameter in linear.parameters()):
+        raise HeadError(f"{path} has NaN or infinite weights: load or train the model again.")
+
+
 def _layer_from(linear: nn.Linear, *, signed: bool, settings: dict[str, Any]) -> DecisionLayer:
-    layer = DecisionLayer(
-        linear.in_features, linear.out_features, bias=linear.bias is not None, signed=signed, **settings
-    )
+    with torch.random.fork_rng([]):  # a new layer draws weights, which are overwritten here
+        layer = DecisionLayer(
+            linear.in_features, linear.out_features, bias=linear.bias is not None, signed=signed, **settings
+        )
     weight = linear.weight
     half = weight.dtype in (
         torch.float16,
@@ -131,8 +149,17 @@ def _by_classifier_method(model: nn.Module, linears: dict[str, nn.Linear]) -> st
 def _by_tracing(model: nn.Module, linears: dict[str, nn.Linear]) -> str | None:
     """The linear layer whose result is the model's output, read off its graph."""
     graph = tracing.trace(model)
-    path = None if graph is None else tracing.output_module(graph, model)
-    if path is not None and path not in linears:
+    if graph is None:
+        return None
+    path = tracing.output_module(graph, model)
+    if path is None:
+        raise HeadError(
+            f"{type(model).__name__} does not return what a layer gave, or not only that, so a new head could not keep its "
+            f'predictions; say head="path.to.layer" if it may be swapped all the same: {_listing(linears)}.'
+        )
+    if tracing.num_calls(graph, path) != 1:
+        raise HeadError(f"{path} of {type(model).__name__} is called more than once, so it is not only the head.")
+    if path not in linears:
         raise HeadError(
             f"{type(model).__name__} ends in {path} ({type(model.get_submodule(path)).__name__}), not in an nn.Linear; "
             f'say head="path.to.layer" if its head is one of them: {_listing(linears)}.'

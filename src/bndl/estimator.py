@@ -74,7 +74,8 @@ class BNDLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.scaler_ = StandardScaler().fit(X)
         train, val = _share(codes, seed)
         dense = self._dense(self.scaler_.transform(X[train]), codes[train])
-        self.layer_ = DecisionLayer(X.shape[1], len(self.classes_), signed=True)
+        with torch.random.fork_rng([]):  # the new layer's weights are overwritten by the regression's
+            self.layer_ = DecisionLayer(X.shape[1], len(self.classes_), signed=True)
         self.layer_.copy_linear(dense)
         parts = [FeatureSet(self._features(X[rows]), torch.tensor(codes[rows])) for rows in (train, val)]
         fit(self.layer_, *parts, epochs=self.epochs, lr=self.lr, seed=seed, progress=False)
@@ -88,7 +89,10 @@ class BNDLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return result
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each row (N,)."""
+        """The most probable class of each row (N,).
+
+        Where two classes are close it may differ from ``predict_uncertainty(X).labels``, which have the largest mean score.
+        """
         probs = self.predict_proba(X)
         chosen: NDArray[Any] = self.classes_[probs.argmax(axis=1)]
         return chosen

@@ -18,6 +18,7 @@ __all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass"]
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
 _LABEL_KEYS = ("labels", "label")
+_LARGEST = 1e12  # of a feature: variances take its square times that of a weight
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,13 @@ def split_batch(batch: Any) -> tuple[Inputs, Tensor | None]:
     """A batch as loaders give it -> (inputs, labels or None): a tensor, a pair, or a dict with a ``labels`` key."""
     if isinstance(batch, Mapping):
         labels = next((batch[key] for key in _LABEL_KEYS if key in batch), None)
-        return {key: value for key, value in batch.items() if key not in _LABEL_KEYS}, labels
+        return {key: _tensor(value) for key, value in batch.items() if key not in _LABEL_KEYS}, labels
     if isinstance(batch, list | tuple):
         if len(batch) not in (1, 2):
             raise InputError(f"a batch is (inputs,) or (inputs, labels), got {len(batch)} parts.")
-        inputs = torch.from_numpy(batch[0]) if isinstance(batch[0], np.ndarray) else batch[0]
-        return inputs, batch[1] if len(batch) == 2 else None
-    if isinstance(batch, np.ndarray):
-        return torch.from_numpy(batch), None
-    if isinstance(batch, Tensor):
-        return batch, None
+        return _tensor(batch[0]), batch[1] if len(batch) == 2 else None
+    if isinstance(batch, np.ndarray | Tensor):
+        return _tensor(batch), None
     raise InputError(f"a batch is a tensor, a pair (inputs, labels) or a dict, got {type(batch).__name__}.")
 
 
@@ -69,8 +67,9 @@ def iterate(x: Any, *, batch_size: int) -> Iterable[Any]:
     """Anything to predict on -> batches: a tensor, array or dict is cut, a data set is loaded, a loader is taken as is."""
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
-    if isinstance(x, np.ndarray):
-        x = torch.from_numpy(x)
+    if isinstance(x, tuple) and len(x) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in x):
+        x = _tensor(x[0])  # a labelled batch; a loader of two batches would be a list
+    x = _tensor(x)
     if isinstance(x, Tensor):
         if x.dim() == 0 or len(x) == 0:
             raise InputError(f"nothing to predict on: the input has dims {tuple(x.size())}; give at least one example.")
@@ -84,7 +83,13 @@ def iterate(x: Any, *, batch_size: int) -> Iterable[Any]:
     raise InputError(f"give a tensor, a dict of tensors, a data set or a loader; got {type(x).__name__}.")
 
 
+def _tensor(x: Any) -> Any:
+    """An array as a tensor, anything else as it is."""
+    return torch.from_numpy(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x
+
+
 def _cut_mapping(x: Mapping[str, Any], batch_size: int) -> list[dict[str, Any]]:
+    x = {key: _tensor(value) for key, value in x.items()}
     sizes = {len(value) for value in x.values() if isinstance(value, Tensor)}
     if len(sizes) != 1 or 0 in sizes:
         raise InputError(f"the tensors of a batch dict must have one common, positive length, got {sorted(sizes)}.")
@@ -117,9 +122,9 @@ def one_pass(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
 
 
 def _fitting(inputs: Tensor, model: nn.Module, device: torch.device) -> Tensor:
-    """The inputs on the model's device; float64, which is numpy's default, in the model's own dtype."""
+    """The inputs on the model's device; floating-point ones in the dtype of its first layer (numpy's is float64)."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), inputs.dtype)
-    return inputs.to(device, dtype if inputs.dtype == torch.float64 else inputs.dtype)
+    return inputs.to(device, dtype if inputs.is_floating_point() else inputs.dtype)
 
 
 def features_of(model: nn.Module, inputs: Inputs) -> Tensor:
@@ -133,11 +138,12 @@ def _checked(features: Tensor, in_features: int) -> Tensor:
             f"the decision layer was given dims {tuple(features.size())}; predictions need one row of {in_features} "
             "features an example, (B, K): pool over tokens or positions before the head."
         )
-    if not torch.isfinite(features).all():
-        bad = (~torch.isfinite(features)).any(dim=1).nonzero().flatten()
+    sound = features.abs() < _LARGEST  # nan is not
+    if not sound.all():
+        bad = (~sound).any(dim=1).nonzero().flatten()
         raise InputError(
-            f"{len(bad)} of {len(features)} examples have NaN or infinite features (first at index {int(bad[0])}): "
-            "check the inputs and the backbone."
+            f"{len(bad)} of {len(features)} examples have NaN or infinite features, or some beyond {_LARGEST:.0e} "
+            f"(first at index {int(bad[0])}): check the inputs and the backbone."
         )
     return features
 
@@ -162,7 +168,10 @@ def extract(model: nn.Module, data: Any, *, batch_size: int = 256, progress: boo
 
 def check_labels(labels: Any, num_classes: int, *, count: int) -> Tensor:
     """Labels (B,) as int64, or one sentence on what is wrong with them."""
-    labels = torch.as_tensor(labels)
+    try:
+        labels = torch.as_tensor(labels)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"labels must be class indices (integers), got {type(labels).__name__} ({error}).") from error
     if labels.dim() != 1 or len(labels) != count:
         raise InputError(f"labels must be one class index an example, dims ({count},), got {tuple(labels.size())}.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:

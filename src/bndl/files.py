@@ -18,6 +18,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     A reader sees the old file or the new one, never a part; after an error the old one stands and nothing is left over.
     """
     path = Path(path)
+    if not path.name or path.is_dir():
+        raise FileError(f"cannot write {path}: it is a folder; add a file's name.")
     temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     try:
         yield temporary

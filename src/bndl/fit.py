@@ -21,7 +21,7 @@ from bndl.errors import InputError
 from bndl.features import FeatureSet, Inputs, check_labels, extract, one_pass, split_batch
 from bndl.layer import DecisionLayer
 from bndl.objective import Objective, kl, resolve
-from bndl.predict import predict
+from bndl.predict import Decider, about_empty, decide_all
 from bndl.progress import track
 
 __all__ = ["Epoch", "FitResult", "fit"]
@@ -47,7 +47,7 @@ class FitResult:
         epochs: the history, epoch 0 being the model as it was given.
         best_epoch: the epoch that was kept; 0 means that no epoch beat the start by two standard errors.
         nll_before: predictive NLL on the validation data before.
-        nll_after: the same after training and calibration.
+        nll_after: the same after training and calibration, which has seen these data: an optimistic figure.
         seconds: time taken.
     """
 
@@ -106,7 +106,7 @@ def fit(
     if epochs < 0 or batch_size < 1 or not lr > 0:
         raise InputError(f"need epochs >= 0, batch_size >= 1 and lr > 0, got {epochs}, {batch_size} and {lr}.")
     started, layer, chosen = time.monotonic(), find_layer(model), resolve(objective)
-    with _seeded(seed, layer.weight.device), _asking_for_gradients(layer):
+    with _seeded(seed, layer.weight.device), torch.enable_grad(), _asking_for_gradients(layer):
         generator = torch.Generator(layer.weight.device).manual_seed(seed)
         read = partial(extract, model, batch_size=batch_size, progress=progress)
         everything = None
@@ -125,7 +125,7 @@ def fit(
         _calibrate(layer, everything if everything is not None and best == 0 else val, generator)
         after = _nll(layer, val)
     if empty := layer.empty_classes():
-        warnings.warn(_about_empty(empty), stacklevel=2)
+        warnings.warn(about_empty(empty), stacklevel=2)
     return FitResult(tuple(history), best, before, after, time.monotonic() - started)
 
 
@@ -202,7 +202,9 @@ def _epoch(
             task.module, task.num_data, objective=objective, beta=warm * objective.beta
         )
         if not torch.isfinite(loss):
-            raise InputError("the loss is not finite: lower lr, or look for NaN or huge values in the inputs.")
+            raise InputError(
+                "the loss is not finite: lower lr, keep parameters in float32, or look for huge values in the inputs."
+            )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -229,7 +231,7 @@ def _calibrate(layer: DecisionLayer, data: FeatureSet, generator: torch.Generato
 
 
 def _nll(layer: DecisionLayer, data: FeatureSet) -> float:
-    probs = predict(layer, data.features, progress=False).probs
+    probs = decide_all(layer, data.features, Decider(layer), batch_size=1024, progress=False).probs
     return float(-probs.gather(1, data.labels.cpu()[:, None]).clamp_min(torch.finfo(probs.dtype).tiny).log().mean())
 
 
@@ -261,10 +263,3 @@ def _asking_for_gradients(layer: DecisionLayer) -> Iterator[None]:
     finally:
         for parameter, before in asked:
             parameter.requires_grad_(before)
-
-
-def _about_empty(classes: list[int]) -> str:
-    return (
-        f"class {', '.join(map(str, classes))} has no weight left, so no feature can speak for it: "
-        "lower the objective's beta or alpha_phi, or give it more examples."
-    )

@@ -81,12 +81,15 @@ class DecisionLayer(nn.Module):
         \Phi \sim \mathrm{Weibull}(\text{mean } \mathrm{ReLU}(W - \alpha_\Phi), \text{shape } k_\Phi)
 
     In ``train()`` a forward pass draws theta for each example and Phi once; in ``eval()`` it is the mean, no draw. A new
-    layer is the exact conversion of a new ``nn.Linear``: same predictions, in non-negative form.
+    layer is the exact conversion of a new ``nn.Linear`` on non-negative features, as they leave a ReLU: same predictions,
+    in non-negative form. Features of any sign want ``signed=True``; otherwise what is negative counts as 0.
 
     Args:
         in_features: size of the last dim of ``h``.
         out_features: number of classes C.
         bias: whether to learn a bias (kept non-negative; softmax does not notice).
+        device: as for ``nn.Linear``.
+        dtype: as for ``nn.Linear``.
         signed: split ``h`` into ``ReLU(h)`` and ``ReLU(-h)``, so K = 2 ``in_features``; for features of any sign.
         dense_map: make ``f_m`` a learned K x K map (starts as the identity) in place of the identity.
         theta_shape: ``"feature"``: one shape per feature; ``"sample"``: one per example, read off ``h`` (the authors'
@@ -107,8 +110,10 @@ class DecisionLayer(nn.Module):
         self,
         in_features: int,
         out_features: int,
-        *,
         bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
         signed: bool = False,
         dense_map: bool = False,
         theta_shape: ThetaShape = "feature",
@@ -136,6 +141,7 @@ class DecisionLayer(nn.Module):
         width = {"feature": 0, "sample": 1, "entry": K}[theta_shape]
         self.theta_shape_map = nn.Linear(K, width) if width else None
         self._last_theta: Posterior | None = None
+        self.to(device=device, dtype=dtype)
         self.reset_parameters()
 
     @property

@@ -10,8 +10,10 @@ with :math:`v = m_\theta^2 \mathrm{cv}^2(k_\theta)` and :math:`V = m_\Phi^2 \mat
 decision; draws, shared by all examples, are made for the probabilities.
 """
 
+import operator
+import warnings
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 import torch
 from torch import Tensor, nn
@@ -36,13 +38,15 @@ class Prediction:
     """What the model says of B examples, and how sure it is. All tensors are on the CPU.
 
     Attributes:
-        labels: (B,) the decision: the class with the largest mean logit, as ``model.eval()(x).argmax(1)``.
+        labels: (B,) the decision: the class with the largest mean logit, as ``model.eval()(x).argmax(1)``. It is what the
+            tests below and explanations speak of; where it is close, another class may have the largest of ``probs``.
         probs: (B, C) predictive probabilities, averaged over the posterior.
         logits: (B, C) mean logits; what an explanation adds up to.
         runner_up: (B,) the class that came second.
         p_value: (B,) of the paired t-test, at S = 20 draws, that the first class beats the second.
         flip_probability: (B,) P(the second class beats the first); at most 1/2, does not depend on S.
-        certain: (B,) whether p_value <= level. A difference of exactly zero is uncertain.
+        certain: (B,) whether p_value <= level. A difference of exactly zero is uncertain, and so is a decision with no
+            active feature, which only the bias made.
         entropy: (B,) of ``probs``, in nats.
         aleatoric: (B,) variance of the first-to-second logit difference that comes from the example's theta.
         epistemic: (B,) variance of the same difference that comes from the model's Phi.
@@ -62,9 +66,9 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int | slice | Tensor | list[int]) -> "Prediction":
+    def __getitem__(self, index: SupportsIndex | slice | Tensor | list[int]) -> "Prediction":
         """The chosen examples, as a Prediction (of one example for a single index)."""
-        rows = [index] if isinstance(index, int) else index
+        rows = [operator.index(index)] if isinstance(index, SupportsIndex) and not isinstance(index, Tensor) else index
         return Prediction(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     @property
@@ -87,7 +91,8 @@ def predict(
     """Predict, with each example passing the backbone exactly once.
 
     An example's answer depends on the example, the model and the seed: not on what else is in the batch, nor on the
-    batch's size. Beyond the inputs, the features of one batch and the result, the head needs at most 600 MB.
+    batch's size (bit for bit in the head; a backbone may differ in the last bits of float32). Beyond the inputs, the
+    features of one batch and the result, a head of up to two million weights needs at most 600 MB.
 
     Args:
         model: a model with a :class:`bndl.DecisionLayer`, or the layer itself (then ``x`` are features).
@@ -110,9 +115,17 @@ def predict(
         raise InputError(f"num_samples must be at least {least} for method={method!r}, got {num_samples}.")
     if not 0 < level < 1:
         raise InputError(f"level is a significance strictly between 0 and 1, got {level}.")
-    layer, parts = find_layer(model), []
+    layer = find_layer(model)
+    if empty := layer.empty_classes():
+        warnings.warn(about_empty(empty), stacklevel=2)
+    decider = Decider(layer, method=method, num_samples=num_samples, seed=seed, level=level)
+    return decide_all(model, x, decider, batch_size=batch_size, progress=progress)
+
+
+def decide_all(model: nn.Module, x: Any, decider: "Decider", *, batch_size: int, progress: bool | None) -> Prediction:
+    """Every batch of ``x`` through the model once, and its features through the decider."""
+    parts = []
     with evaluating(model):
-        decider = _Decider(layer, method=method, num_samples=num_samples, seed=seed, level=level)
         for batch in track(iterate(x, batch_size=batch_size), "predict", progress=progress):
             features = features_of(model, split_batch(batch)[0])
             with torch.autocast(features.device.type, enabled=False):
@@ -135,14 +148,20 @@ class _Tile:
     epistemic: Tensor
 
 
-class _Decider:
-    """The posterior's constants, computed once; features (B, in_features) -> Prediction."""
+class Decider:
+    """The posterior's constants, computed once; features (B, in_features) -> Prediction. Arguments as for predict."""
 
+    @torch.no_grad()
     def __init__(
-        self, layer: DecisionLayer, *, method: Method, num_samples: int | None, seed: int, level: float
+        self,
+        layer: DecisionLayer,
+        *,
+        method: Method = "sample",
+        num_samples: int | None = None,
+        seed: int = 0,
+        level: float = 0.05,
     ) -> None:
-        if layer.out_features == 1:
-            raise InputError("a decision needs at least two classes, the layer has one.")
+        _check(layer)
         self.layer, self.method, self.level = layer, method, level
         phi, bias = layer.phi(), layer.offset()
         self.phi_mean, self.phi_variance = phi.mean, phi.variance  # (C, K)
@@ -189,6 +208,9 @@ class _Decider:
         first = logits.argmax(dim=1)  # topk breaks ties otherwise than argmax
         second = logits.scatter(1, first[:, None], -torch.inf).argmax(dim=1)
         values = logits.gather(1, torch.stack([first, second], dim=1))
+        spoken = (theta.mean > 0).any(
+            dim=1
+        )  # with no feature active the bias decides, and nothing speaks for the class
         gap = self.phi_mean[first] - self.phi_mean[second]
         spread = self.phi_variance[first] + self.phi_variance[second]
         return _Tile(
@@ -196,7 +218,7 @@ class _Decider:
             logits=logits,
             first=first,
             second=second,
-            mean=values[:, 0] - values[:, 1],
+            mean=(values[:, 0] - values[:, 1]) * spoken,
             aleatoric=(v * gap.square()).sum(dim=1),
             epistemic=((v + second_moment) * spread).sum(dim=1),
         )
@@ -229,6 +251,22 @@ class _Decider:
         variance = (from_theta.clamp_min(0) + from_phi)[:, : self.layer.out_features]
         difference = tile.logits - tile.logits.gather(1, tile.first[:, None])
         return (difference / (1 + torch.pi / 8 * variance).sqrt()).softmax(dim=-1)
+
+
+def _check(layer: DecisionLayer) -> None:
+    if layer.out_features == 1:
+        raise InputError("a decision needs at least two classes, the layer has one.")
+    for name, parameter in layer.named_parameters():
+        if torch.isnan(parameter).any() or (name in ("weight", "bias") and torch.isinf(parameter).any()):
+            raise InputError(f"the decision layer's {name} holds NaN or infinite values: load or train it again.")
+
+
+def about_empty(classes: list[int]) -> str:
+    """What to say of classes that lost all their weights."""
+    return (
+        f"class {', '.join(map(str, classes))} has no weight left, so no feature can speak for it: train with a smaller "
+        "beta, lower alpha_phi, or give it more examples."
+    )
 
 
 def _t_test(mean: Tensor, variance: Tensor, *, num_samples: int = TEST_SAMPLES) -> Tensor:

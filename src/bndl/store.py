@@ -38,7 +38,10 @@ def save(
         The path.
     """
     safetensors = _safetensors()
-    layer, path = find_layer(model), Path(path)
+    model, path = _unwrapped(model), Path(path)
+    layer = find_layer(model)
+    if broken := [name for name, p in layer.named_parameters() if torch.isnan(p).any()]:
+        raise InputError(f"the decision layer's {broken[0]} holds NaN: train the model again before saving it.")
     head = next(name for name, module in model.named_modules() if module is layer)
     names = None if classes is None else [str(name) for name in classes]
     if names is not None and len(names) != layer.out_features:
@@ -59,7 +62,7 @@ def save(
     state = {k: v for k, v in state.items() if not head_only or k.startswith(prefix)}
     metadata = {"format": _FORMAT, "header": json.dumps(header)}
     with replacing(path) as temporary:
-        temporary.write_bytes(safetensors.save(_unshared(state), metadata=metadata))
+        temporary.write_bytes(safetensors.torch.save(_unshared(state), metadata=metadata))
     return path
 
 
@@ -119,26 +122,20 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     return header
 
 
-class _Safetensors:
-    """The three names of safetensors that are used, imported when they are."""
-
-    def __init__(self) -> None:
-        try:
-            from safetensors import SafetensorError, safe_open
-            from safetensors.torch import load_file, save
-        except ImportError as error:
-            raise MissingExtraError("saving and loading", extra="io") from error
-        self.SafetensorError, self.safe_open, self.load_file, self.save = SafetensorError, safe_open, load_file, save
-
-
-def _safetensors() -> _Safetensors:
-    return _Safetensors()
+def _safetensors() -> Any:
+    """The package, with its part for torch, imported when it is needed."""
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError as error:
+        raise MissingExtraError("saving and loading", extra="io") from error
+    return safetensors
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     header, safetensors = read_header(path), _safetensors()
     try:
-        return header, safetensors.load_file(path)
+        return header, safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
         raise FileError(f"{path} is damaged ({error}): write it again with bndl.save.") from error
 
@@ -153,7 +150,8 @@ def _build_layer(path: Path, header: dict[str, Any], state: dict[str, Tensor]) -
         ) from error
     if expected != {k: v.size() for k, v in state.items()}:
         raise FileError(f"the head in {path} is incomplete or has other dims than its settings say.")
-    return DecisionLayer(**header["settings"])
+    with torch.random.fork_rng([]):  # a new layer draws weights, which are overwritten here
+        return DecisionLayer(**header["settings"])
 
 
 def _load_strictly(path: Path, layer: DecisionLayer, state: dict[str, Tensor]) -> None:
@@ -165,19 +163,19 @@ def _load_strictly(path: Path, layer: DecisionLayer, state: dict[str, Tensor]) -
         raise FileError(f"the head in {path} is incomplete or has other dims ({_first_line(error)}).") from error
     for name, value in state.items():
         if not torch.isfinite(value).all():
-            raise FileError(f"{name} in {path} holds NaN or infinite values: the model was broken when it was saved.")
+            raise FileError(f"{name} in {path} holds NaN or infinite values: the file is damaged, or the model was.")
 
 
 def _check_backbone(path: Path, backbone: nn.Module, state: dict[str, Tensor], old: nn.Module) -> None:
     expected = {k: v.size() for k, v in backbone.state_dict().items() if not k.startswith(_names(backbone, old))}
     for name, value in state.items():
         if value.isnan().any():  # but -inf may be a mask
-            raise FileError(f"{name} in {path} holds NaN: the model was broken when it was saved.")
+            raise FileError(f"{name} in {path} holds NaN: the file is damaged, or the model was.")
     found = {k: v.size() for k, v in state.items()}
     if expected != found:
         odd = sorted(k for k in expected.keys() | found.keys() if expected.get(k) != found.get(k))
         raise FileError(
-            f"{path} does not fit this backbone: {len(odd)} of {len(expected)} entries differ, first {odd[0]} "
+            f"{path} does not fit this backbone: {len(odd)} entries differ, first {odd[0]} "
             f"({_dims(found.get(odd[0]))} in the file, {_dims(expected.get(odd[0]))} in the model)."
         )
 
@@ -197,6 +195,17 @@ def _find_place(path: Path, backbone: nn.Module, head: str, layer: DecisionLayer
             f"{head!r} takes {old.in_features}."
         )
     return old
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile's, DataParallel's or DistributedDataParallel's wrapper."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
 
 
 def _names(model: nn.Module, part: nn.Module) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-__all__ = ["input_is_nonnegative", "output_module", "trace"]
+__all__ = ["input_is_nonnegative", "num_calls", "output_module", "trace"]
 
 # what makes its result non-negative, whatever comes in
 _MAKES = {
@@ -25,6 +25,11 @@ _KEEPS = {
 }  # fmt: skip
 _JOINS = {torch.add, operator.add, operator.iadd, torch.mul, operator.mul, operator.imul, "add", "add_", "mul", "mul_"}
 _DEEPEST = 100  # steps back from the head; a proof that takes longer is not looked for
+_VIEWS = {
+    torch.flatten, torch.reshape, torch.squeeze, torch.chunk, torch.split, torch.narrow, torch.select, operator.getitem,
+    "flatten", "view", "view_as", "reshape", "squeeze", "unsqueeze", "chunk", "split", "narrow", "select", "detach",
+    "permute", "transpose", "t", "unbind", "contiguous", "expand",
+}  # fmt: skip
 _IN_PLACE = {operator.iadd, operator.isub, operator.imul, operator.itruediv}
 # what may follow the head without changing which class wins
 _AFTER_HEAD = {
@@ -54,6 +59,11 @@ def output_module(graph: fx.Graph, model: nn.Module) -> str | None:
     while isinstance(node, fx.Node) and _kind(node, model) in _AFTER_HEAD:
         node = node.args[0] if node.args else None
     return str(node.target) if isinstance(node, fx.Node) and node.op == "call_module" else None
+
+
+def num_calls(graph: fx.Graph, path: str) -> int:
+    """How often the module at ``path`` is called in one pass."""
+    return sum(node.op == "call_module" and node.target == path for node in graph.nodes)
 
 
 def input_is_nonnegative(graph: fx.Graph, model: nn.Module, path: str) -> bool:
@@ -104,8 +114,15 @@ class _Prover:
 
     def _is_changed_in_place(self, node: fx.Node, *, via: fx.Node) -> bool:
         """Whether anything but ``via`` may write a negative number into the node's result."""
-        others = (user for user in node.users if user is not via and user.args and user.args[0] is node)
-        return any(self._writes(user) and _kind(user, self.model) not in _MAKES for user in others)
+        for user in node.users:
+            if user is via or not user.args or user.args[0] is not node:
+                continue
+            kind = _kind(user, self.model)
+            if self._writes(user) and kind not in _MAKES:
+                return True
+            if kind in _VIEWS and self._is_changed_in_place(user, via=via):
+                return True
+        return False
 
     def _writes(self, node: fx.Node) -> bool:
         if node.op == "call_module":

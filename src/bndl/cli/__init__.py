@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,17 +20,20 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. 0: done; 1: a bug; 2: bad input, said in one sentence; 130: interrupted."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    parser = _parser(argv[0] if argv else None)
-    args = parser.parse_args(argv)
-    if args.command is None:
-        parser.print_help()
-        return 0
     try:
+        parser = _parser(argv[0] if argv else None)
+        args = parser.parse_args(argv)
+        if args.command is None:
+            parser.print_help()
+            return 0
         return int(args.run(args))
     except BndlError as error:
         return fail(str(error), code=2)
     except KeyboardInterrupt:
-        return fail("interrupted; what was written so far is kept.", code=130)
+        return fail("interrupted; files that were finished are kept, nothing is half-written.", code=130)
+    except BrokenPipeError:  # the reader of our output went away, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:

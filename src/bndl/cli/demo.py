@@ -1,6 +1,7 @@
 """``bndl demo``: from nothing to a picture in seconds."""
 
 import argparse
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,16 +32,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("--out", type=Path, default=Path("demo.png"), help="the picture to write (default: demo.png)")
     parser.add_argument("--save", type=Path, help="also save the trained model, as safetensors")
-    parser.add_argument("--seed", type=int, default=0, help="of split, weights and noise (default: 0)")
+    parser.add_argument("--seed", type=_seed, default=0, help="of split, weights and noise (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of the table")
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to {2**32 - 1}, got {text!r}")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, draw, tell."""
     torch.set_num_threads(1)  # the images are 8 x 8: a second thread would only wait for the first
     for path in filter(None, (args.out, args.save)):  # said now, not after a minute of work
-        if not path.parent.is_dir():
-            raise FileError(f"cannot write {path}: there is no folder {path.parent}; make it or choose another.")
+        if path.is_dir():
+            raise FileError(f"cannot write {path}: it is a folder; add a file's name.")
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise FileError(f"cannot write {path}: there is no folder {path.parent} that is yours; choose another.")
     out = console(stderr=args.json)
     with console(stderr=True).status("starting") as status:
         demo = run_demo(seed=args.seed, stage=lambda text: status.update(f"{text} ..."))

@@ -44,7 +44,7 @@ def _subtitle(demo: Demo) -> str:
     return (
         f"Digits never seen in training: {demo.num_test}. Accuracy {row.accuracy:.1%}, calibration error {row.ece:.1%}, "
         f"{row.weights_per_class:.0f} of {len(demo.phi)} weights a class in use. "
-        "A class's score is the sum of such bars, and nothing else."
+        "A class's score is the sum of such terms and its bias, nothing else."
     )
 
 
@@ -61,11 +61,7 @@ def _draw_cases(figure: Any, place: Any, cases: tuple[Case, ...], title: str) ->
             image.text(0, 1.6, title, transform=image.transAxes, size=14, weight="bold", color=AGAINST)
         mark = "right" if case.label == case.truth else f"wrong, it is a {case.truth}"
         image.text(0, 1.32, f"says {case.label} ({mark})", transform=image.transAxes, size=11, color=INK, weight="bold")
-        doubt = (
-            f"flips with probability {case.flip_probability:.2g}"
-            if case.flip_probability > 1e-4
-            else "no flip in sight"
-        )
+        doubt = f"flips at {case.flip_probability:.2g}" if case.flip_probability > 1e-4 else "no flip in sight"
         image.text(0, 1.1, f"{case.probs[0]:.1%}; {doubt}", transform=image.transAxes, size=9.5, color=INK)
         _draw_terms(figure.add_subplot(grid[1, 2 * i : 2 * i + 2]), case)
 
@@ -79,8 +75,8 @@ def _draw_evidence(axes: Any, case: Case) -> None:
 
 
 def _draw_terms(axes: Any, case: Case) -> None:
-    """The features with the largest terms for either class, side by side: why the one and not the other."""
-    chosen = case.terms.max(dim=0).values.argsort(descending=True)[:_TERMS].flip(0).tolist()
+    """The features whose terms differ most between the two classes: why the one and not the other."""
+    chosen = (case.terms[0] - case.terms[1]).abs().argsort(descending=True)[:_TERMS].flip(0).tolist()
     for offset, (terms, colour, name) in zip(
         (0.2, -0.2), zip(case.terms, (FOR, AGAINST), (case.label, case.runner_up), strict=True), strict=True
     ):
@@ -109,10 +105,11 @@ def _draw_deciles(axes: Any, demo: Demo) -> None:
     axes.axhline(100 * overall, color=AGAINST, linewidth=1.5)
     axes.text(len(accuracy) + 0.5, 100 * overall + 0.5, f"all {overall:.1%}", ha="right", size=9, color=AGAINST)
     for i, value in enumerate(accuracy, start=1):
-        axes.text(i, 100 * value + 0.25, f"{100 * value:.0f}", ha="center", size=8.5, color=INK)
+        axes.text(i, 100 * value - 0.25, f"{100 * value:.0f}", ha="center", va="top", size=8.5, color="white")
     low = 100 * min(accuracy)
-    axes.set_ylim(max(0.0, low - max(3.0, 0.4 * (100 - low))), 102.5)
+    axes.set_ylim(max(0.0, low - max(3.0, 0.4 * (100 - low))), 101.5)
     axes.set_xticks(range(1, len(accuracy) + 1))
+    axes.set_yticks([tick for tick in range(0, 101, 5) if tick >= axes.get_ylim()[0]])
     _label(axes, "Is it right when it is sure?", "tenths of the test digits, the surest first", "accuracy, %")
 
 

@@ -26,6 +26,7 @@ from bndl.metrics import (
     features_per_decision,
     negative_log_likelihood,
     pavpu,
+    weights_per_class,
 )
 from bndl.objective import Objective
 from bndl.predict import Prediction, predict
@@ -160,7 +161,7 @@ def _measure(dense: SmallCNN, model: nn.Module, val: _Split, test: _Split, num_c
             nll=negative_log_likelihood(prediction.probs, test.labels),
             ece=expected_calibration_error(prediction.probs, test.labels),
             pavpu=pavpu(correct, prediction.certain),
-            weights_per_class=layer.num_weights() / layer.out_features,
+            weights_per_class=weights_per_class(model),
             features_per_decision=features_per_decision(contributions(layer, features, prediction.labels)),
         ),
     )
