@@ -6,6 +6,8 @@
 A CPU build of torch has no torchvision operators; the two declared below let torchvision import without them.
 """
 
+import argparse
+
 import torch
 
 import bndl
@@ -40,6 +42,7 @@ def compare(name: str, model: torch.nn.Module, size: int) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     import timm
     import torchvision
 

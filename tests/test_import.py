@@ -48,7 +48,7 @@ model = bndl.convert(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))
 x, y = torch.randn(20, 4), torch.arange(20) % 3
 bndl.fit(model, [(x, y)], epochs=1, progress=True)
 print(len(bndl.predict(model, x, progress=True)))
-for call in (lambda: bndl.save(model, "/tmp/never.safetensors"), lambda: bndl.load("/tmp/never.safetensors")):
+for call in (lambda: bndl.save(model, "never.safetensors"), lambda: bndl.load("never.safetensors")):
     try:
         call()
     except bndl.MissingExtraError as error:

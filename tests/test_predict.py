@@ -565,3 +565,47 @@ def test_a_head_with_many_weights_draws_in_slices(monkeypatch):
     assert seen.numel <= 64 * 8 * 16
     monkeypatch.undo()
     torch.testing.assert_close(pred.probs, bndl.predict(layer, h, num_samples=2000).probs, rtol=0, atol=0.05)
+
+
+# ----------------------------------------------------------------------------------------------- no evidence, no certainty
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_decision_that_only_the_bias_made_is_uncertain(method):
+    layer = make_layer(4, 3)
+    with torch.no_grad():
+        layer.bias.copy_(torch.tensor([1.0, 0, 0]))
+    pred = bndl.predict(layer, torch.zeros(2, 4), method=method)
+    assert pred.labels.tolist() == [0, 0]
+    assert pred.p_value.tolist() == [1, 1]
+    assert pred.flip_probability.tolist() == [0.5, 0.5]
+    assert not pred.certain.any()
+
+
+def test_a_broken_layer_is_named():
+    layer = make_layer()
+    with torch.no_grad():
+        layer.weight[0, 0] = torch.nan
+    with pytest.raises(InputError, match="the decision layer's weight holds NaN"):
+        bndl.predict(layer, rows(3, 8))
+
+
+def test_features_too_large_for_their_variance_are_named():
+    with pytest.raises(InputError, match="some beyond 1e"):
+        bndl.predict(make_layer(), 1e20 * rows(3, 8).abs())
+
+
+def test_a_class_without_weights_is_said():
+    layer = make_layer()
+    with torch.no_grad():
+        layer.weight[1] = -1
+    with pytest.warns(UserWarning, match="class 1 has no weight left"):
+        bndl.predict(layer, rows(3, 8).abs())
+
+
+def test_a_labelled_batch_and_awkward_arrays():
+    layer, h = make_layer(), rows(12, 8).abs()
+    plain = bndl.predict(layer, h)
+    assert_same_bits(bndl.predict(layer, (h, torch.zeros(12, dtype=torch.long))), plain)
+    assert_same_bits(bndl.predict(layer, h.numpy()[::-1]), plain[list(range(11, -1, -1))])
+    assert_same_bits(plain[np.int64(3)], plain[3])

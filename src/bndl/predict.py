@@ -116,9 +116,9 @@ def predict(
     if not 0 < level < 1:
         raise InputError(f"level is a significance strictly between 0 and 1, got {level}.")
     layer = find_layer(model)
+    decider = Decider(layer, method=method, num_samples=num_samples, seed=seed, level=level)
     if empty := layer.empty_classes():
         warnings.warn(about_empty(empty), stacklevel=2)
-    decider = Decider(layer, method=method, num_samples=num_samples, seed=seed, level=level)
     return decide_all(model, x, decider, batch_size=batch_size, progress=progress)
 
 
@@ -137,12 +137,14 @@ def decide_all(model: nn.Module, x: Any, decider: "Decider", *, batch_size: int,
 
 @dataclass(frozen=True)
 class _Tile:
-    """A tile of rows: theta's posterior, mean logits, the best two classes, moments of their difference (TILE,)."""
+    """A tile of rows: theta's posterior, mean logits, the best two classes, whether any feature is active,
+    and the moments of the two classes' difference (TILE,)."""
 
     theta: Posterior
     logits: Tensor
     first: Tensor
     second: Tensor
+    spoken: Tensor
     mean: Tensor
     aleatoric: Tensor
     epistemic: Tensor
@@ -218,6 +220,7 @@ class Decider:
             logits=logits,
             first=first,
             second=second,
+            spoken=spoken,
             mean=(values[:, 0] - values[:, 1]) * spoken,
             aleatoric=(v * gap.square()).sum(dim=1),
             epistemic=((v + second_moment) * spread).sum(dim=1),
@@ -233,7 +236,7 @@ class Decider:
                 total += logits.softmax(dim=-1).sum(dim=1)
                 if self.method == "paper":
                     pair = torch.stack([tile.first, tile.second], dim=1)[:, None].expand(-1, logits.size(1), -1)
-                    own.append(-logits.gather(2, pair).diff(dim=2)[..., 0])
+                    own.append(-logits.gather(2, pair).diff(dim=2)[..., 0] * tile.spoken[:, None])
         probs = torch.cat(totals) / self.draws.num_samples
         return probs, torch.cat([torch.cat(own, dim=1) for own in differences]) if differences[0] else probs
 

@@ -42,6 +42,8 @@ class _Tracer(fx.Tracer):
     """Looks into containers and users' modules; whatever torch itself defines is a leaf."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if isinstance(m, nn.Linear):  # also a subclass of the user's: it may be the head
+            return True
         return type(m).__module__.startswith("torch.nn") and not isinstance(m, nn.Sequential)
 
 

@@ -92,3 +92,19 @@ def test_demo_json_is_the_same_run_and_good(tmp_path):
     assert rows["BNDL"]["weights_per_class"] < rows["dense"]["weights_per_class"]
     assert record["deciles"]["accuracy"][0] >= record["deciles"]["accuracy"][-1]
     assert sum(record["deciles"]["count"]) == record["num_test"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--seed", "-1"), "a seed is a whole number"),
+        (("--out", "."), "it is a folder"),
+        (("--out", "a/b.png"), "no folder a"),
+    ],
+)
+def test_bad_options_are_told_at_once(args, words, tmp_path):
+    result = bndl_command("demo", *args, cwd=tmp_path)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,10 +1,11 @@
 """Explanations add up to the logit, exactly."""
 
+import pytest
 import torch
 
-from bndl import DecisionLayer, convert
+from bndl import DecisionLayer, InputError, convert
 from bndl.backbones import SmallCNN
-from bndl.explain import contribution_map, contributions
+from bndl.explain import contribution_map, contributions, reasons
 
 
 def test_terms_add_up_to_the_mean_logit():
@@ -27,3 +28,19 @@ def test_the_map_of_a_pooled_cnn_adds_up_to_the_same():
     where = contribution_map(model.fc, maps, classes)
     expected = logits.gather(1, classes[:, None])[:, 0] - model.fc.offset()[classes]
     torch.testing.assert_close(where.sum(dim=(1, 2)), expected)
+
+
+def test_reasons_are_the_largest_terms_of_the_decision():
+    model = convert(SmallCNN(5)).eval()
+    x = torch.rand(3, 1, 8, 8)
+    with torch.no_grad():
+        logits, features = model(x), model.features(x)
+    terms = contributions(model.fc, features, logits.argmax(1))
+    for row, found in zip(terms, reasons(model, x, top=4), strict=True):
+        assert [k for k, _ in found] == row.argsort(descending=True)[:4].tolist()
+        assert [value for _, value in found] == row.sort(descending=True).values[:4].tolist()
+
+
+def test_a_map_that_would_not_add_up_is_refused():
+    with pytest.raises(InputError, match="exact only for a layer that is not signed"):
+        contribution_map(DecisionLayer(4, 2, signed=True), torch.rand(1, 8, 2, 2), torch.tensor([0]))
