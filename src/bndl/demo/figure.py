@@ -103,14 +103,18 @@ def _draw_deciles(axes: Any, demo: Demo) -> None:
     accuracy, overall = demo.deciles.accuracy, demo.rows[-1].accuracy
     axes.bar(range(1, len(accuracy) + 1), [100 * a for a in accuracy], color=FOR, width=0.8)
     axes.axhline(100 * overall, color=AGAINST, linewidth=1.5)
-    axes.text(len(accuracy) + 0.5, 100 * overall + 0.5, f"all {overall:.1%}", ha="right", size=9, color=AGAINST)
     for i, value in enumerate(accuracy, start=1):
         axes.text(i, 100 * value - 0.25, f"{100 * value:.0f}", ha="center", va="top", size=8.5, color="white")
     low = 100 * min(accuracy)
     axes.set_ylim(max(0.0, low - max(3.0, 0.4 * (100 - low))), 101.5)
     axes.set_xticks(range(1, len(accuracy) + 1))
     axes.set_yticks([tick for tick in range(0, 101, 5) if tick >= axes.get_ylim()[0]])
-    _label(axes, "Is it right when it is sure?", "tenths of the test digits, the surest first", "accuracy, %")
+    _label(
+        axes,
+        "Is it right when it is sure?",
+        f"tenths of the test digits, the surest first (line: all, {overall:.1%})",
+        "accuracy, %",
+    )
 
 
 def _draw_phi(figure: Any, axes: Any, demo: Demo) -> None:

@@ -34,7 +34,7 @@ from bndl.predict import Prediction, predict
 __all__ = ["Case", "Demo", "Row", "run"]
 
 _NUM_FEATURES = 32
-_EPOCHS = 30
+_EPOCHS = 60
 _BATCH = 64
 _LR = 5e-3
 _OBJECTIVE = Objective(beta=1e-3)
