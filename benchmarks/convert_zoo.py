@@ -47,6 +47,7 @@ def main() -> None:
     import torchvision
 
     print("| model | largest change of a probability | head |\n|---|---|---|")
+    torch.manual_seed(0)
     for name, size in TORCHVISION.items():
         compare(f"torchvision {name}", torchvision.models.get_model(name, num_classes=7), size)
     for name in TIMM:

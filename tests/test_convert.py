@@ -496,3 +496,19 @@ def test_resnet20_keeps_its_accuracy_to_the_image_and_fit_improves_the_rest(refe
     assert torch.equal(after.labels, labels[order[5000:]])
     assert negative_log_likelihood(after.probs, rest.labels) < 0.75 * negative_log_likelihood(before, rest.labels)
     assert expected_calibration_error(after.probs, rest.labels) < 0.4 * expected_calibration_error(before, rest.labels)
+
+
+def test_a_model_that_gives_more_while_it_trains_and_keeps_its_mode():
+    class Auxiliary(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.aux, self.fc = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(6, 3)
+
+        def forward(self, x):
+            h = torch.relu(self.body(x))
+            return (self.fc(h), self.aux(h)) if self.training else self.fc(h)
+
+    model = bndl.convert(Auxiliary().train())
+    assert isinstance(model.fc, bndl.DecisionLayer)
+    assert isinstance(model.aux, nn.Linear)
+    assert all(module.training for module in model.modules())

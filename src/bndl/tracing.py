@@ -48,11 +48,16 @@ class _Tracer(fx.Tracer):
 
 
 def trace(model: nn.Module) -> fx.Graph | None:
-    """The model's graph, or None when torch.fx cannot follow its code."""
+    """The graph of the model in ``eval()``, or None when torch.fx cannot follow its code."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()  # some models give more than their head's output while they train
     try:
         return _Tracer().trace(model)
     except Exception:  # tracing runs the model's own code on proxies: anything may be raised
         return None
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def output_module(graph: fx.Graph, model: nn.Module) -> str | None:
