@@ -141,14 +141,6 @@ def test_normalise_refuses_what_it_cannot_read():
         Normalise((0.5, 0.5), (0.1, 0.0))
 
 
-@pytest.fixture
-def data() -> Path:
-    folder = os.environ.get("BNDL_DATA")
-    if not folder:
-        pytest.skip("BNDL_DATA is not set: it names the folder of the reference data")
-    return Path(folder)
-
-
 def first_test_images(data: Path, dataset: str, num: int) -> tuple[Tensor, Tensor]:
     """Read the first ``num`` test images (num, 3, 32, 32), uint8, and their labels (num,) from a trusted pickle."""
     file, key = {
@@ -164,10 +156,10 @@ def first_test_images(data: Path, dataset: str, num: int) -> tuple[Tensor, Tenso
 @pytest.mark.reference
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_accuracy_on_real_test_images(name, data):
+def test_accuracy_on_real_test_images(name, reference_data):
     facts = cifar_checkpoint(name)
-    network = load_cifar_checkpoint(name, data / "weights" / f"{name}.pth")
-    images, labels = first_test_images(data, facts.dataset, 2000)
+    network = load_cifar_checkpoint(name, reference_data / "weights" / f"{name}.pth")
+    images, labels = first_test_images(reference_data, facts.dataset, 2000)
     with torch.inference_mode():
         features = torch.cat([network.features(facts.normaliser()(batch)) for batch in images.split(250)])
         accuracy = (network.fc(features).argmax(1) == labels).float().mean().item()

@@ -1,6 +1,5 @@
 """Small data sets in the layouts of the real ones."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,11 +39,3 @@ def image_folder(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return make
-
-
-@pytest.fixture
-def reference_data() -> Path:
-    place = os.environ.get("BNDL_DATA")
-    if not place:
-        pytest.skip("BNDL_DATA is not set to the folder of the reference data")
-    return Path(place)
