@@ -43,7 +43,7 @@ def convert(model: nn.Module, *, head: str | None = None, features: Features = "
         raise InputError(f"features must be auto, nonnegative or signed, got {features!r}.")
     if unknown := settings.keys() & {"in_features", "out_features", "signed", "bias"}:
         raise InputError(f"{', '.join(sorted(unknown))} is read off the model's head; leave it out of convert(...).")
-    path, linear = _find_linear(model, head)
+    path, linear = find_linear(model, head)
     _check_linear(path or "the layer", linear)
     if features == "auto":
         signed, why = (False, "shown to be non-negative") if _is_nonnegative(model, path) else (True, "split by sign")
@@ -106,7 +106,7 @@ def _layer_from(linear: nn.Linear, *, signed: bool, settings: dict[str, Any]) ->
     return layer.train(linear.training)
 
 
-def _find_linear(model: nn.Module, head: str | None) -> tuple[str, nn.Linear]:
+def find_linear(model: nn.Module, head: str | None = None) -> tuple[str, nn.Linear]:
     """The head's dotted path ("" if the model is the head) and the head."""
     if any(isinstance(module, DecisionLayer) for module in model.modules()):
         raise HeadError(f"{type(model).__name__} has a decision layer already; there is nothing to convert.")

@@ -1,0 +1,76 @@
+"""From a recipe to data and a network that fit each other."""
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from bndl.backbones import ImageClassifier, build
+from bndl.convert import convert
+from bndl.data import Holdout, LabelledSet, Reading, SplitPlan, Splits, load_splits
+from bndl.errors import InputError
+from bndl.train.recipe import Recipe
+
+__all__ = ["build_model", "image_dims", "read_splits"]
+
+_LARGE = 224  # side of the images that networks for ImageNet expect
+_SMALL = 32
+
+
+def read_splits(recipe: Recipe, *, plan: SplitPlan | None = None) -> Splits:
+    """The recipe's data, split as the plan of an earlier run says or else by the recipe's seed."""
+    data = recipe.data
+    splits = load_splits(
+        data.name,
+        holdout=Holdout(val=data.val, test=data.test, seed=data.split_seed, val_as_test=data.val_as_test),
+        reading=Reading(size=data.size or _usual_size(recipe), resize=data.resize, strict=data.strict),
+        plan=plan,
+    )
+    if splits.val is None or not len(splits.val):
+        raise InputError(f"{data.name} leaves nothing to validate on: raise data.val.")
+    return splits
+
+
+def image_dims(data: LabelledSet) -> tuple[int, int]:
+    """Channels and side of the images."""
+    dims = data[0][0].size()
+    if len(dims) != 3 or dims[1] != dims[2]:
+        raise InputError(
+            f"{data.name} holds examples with dims {tuple(dims)}, not square images (C, H, W): "
+            "for features, call bndl.fit or bndl.BNDLClassifier."
+        )
+    return dims[0], dims[1]
+
+
+def build_model(recipe: Recipe, *, num_classes: int, channels: int, side: int, head: str | None = None) -> nn.Module:
+    """The recipe's network for images of this many channels and of this side; the same seed gives the same weights.
+
+    Args:
+        recipe: what to build.
+        num_classes: C.
+        channels: of the images.
+        side: of the images; those of another size than the network expects are resized inside it.
+        head: ``"dense"`` for the network before its conversion; None: as the recipe says.
+    """
+    wanted = recipe.model
+    with torch.random.fork_rng([]):
+        torch.manual_seed(recipe.train.seed)
+        built = build(
+            wanted.backbone, num_classes, pretrained=wanted.pretrained, width=wanted.width, in_channels=channels
+        )
+        model = built.model
+        if side != built.size and _usual_size(recipe) == _LARGE:
+            normalise, network = model.get_submodule("normalise"), model.get_submodule("network")
+            resize = nn.Upsample(size=(built.size, built.size), mode="bilinear")
+            resizing = ImageClassifier(OrderedDict(normalise=normalise, resize=resize, network=network))
+            resizing.head, model = str(model.head), resizing
+        if (head or wanted.head) == "bndl":
+            model = convert(model, **wanted.layer.model_dump())
+    return model
+
+
+def _usual_size(recipe: Recipe) -> int:
+    """Our own networks read images of any size, mostly CIFAR's; others those of ImageNet."""
+    name = recipe.model.backbone
+    ours = name.startswith(("resnet", "small-cnn"))
+    return _SMALL if ours else _LARGE
