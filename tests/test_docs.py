@@ -10,8 +10,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from bndl.backbones import SmallCNN
-from bndl.cli import COMMANDS
+from bndl.cli import COMMANDS, _parser
 from bndl.data import as_float, load_splits
+from bndl.train import load_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -62,11 +63,21 @@ def test_shell_blocks_name_what_exists(page):
             subprocess.run(["make", "--dry-run", words[1]], cwd=ROOT, check=True, capture_output=True)
         elif words[0] == "bndl":
             assert words[1] in COMMANDS
+            args = _parser(words[1]).parse_args(words[1:])  # exits on an option that does not exist
+            if words[1] == "train" and args.recipe:
+                load_recipe(args.recipe, settings=args.set)
         elif words[0] == "python":
             script = subprocess.run([sys.executable, words[1], "--help"], cwd=ROOT, capture_output=True, text=True)
             assert script.returncode == 0, script.stderr
         else:
             assert words[0] == "pip", f"{page.name} shows a command that no test knows: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_recipes_shown_are_recipes(page, tmp_path):
+    for text in blocks(page, "yaml"):
+        (tmp_path / "recipe.yaml").write_text(text)
+        load_recipe(tmp_path / "recipe.yaml")
 
 
 def test_links_lead_somewhere():

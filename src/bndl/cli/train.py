@@ -99,18 +99,15 @@ def _list(recipes: "tuple[Recipe, ...]", *, as_json: bool) -> int:
     if as_json:
         write_json({recipe.name: recipe.model_dump() for recipe in recipes})
         return 0
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("recipe", "what", "data", "hours", "machine", "the paper got"):
-        table.add_column(heading, no_wrap=heading == "recipe")
+    out = console()
     for recipe in recipes:
         needs = recipe.needs
-        table.add_row(recipe.name, recipe.about, needs.data, needs.hours, needs.machine, recipe.paper or "-")
-    out = console()
-    out.print(table)
-    out.print("bndl train RECIPE; add --set model.head=dense for the same with a linear head.")
+        out.print(f"[bold]{recipe.name}[/]")
+        out.print(f"    {recipe.about}", markup=False)
+        out.print(f"    needs {needs.data}; about {needs.hours} h on {needs.machine}", style="dim")
+        if recipe.paper:
+            out.print(f"    the paper: {recipe.paper}", style="dim")
+    out.print("\nbndl train RECIPE; add --set model.head=dense for the same with a linear head.")
     return 0
 
 

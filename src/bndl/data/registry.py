@@ -49,6 +49,13 @@ _KNOWN: Mapping[str, _Known] = {
     "fashion-mnist": _Known(
         ("fashion-mnist", "fashion", "FashionMNIST/raw"), "https://github.com/zalandoresearch/fashion-mnist"
     ),
+    "imagenet": _Known(
+        ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC"), "https://image-net.org, as train/CLASS and val/CLASS folders"
+    ),
+    "places10": _Known(
+        ("places10", "places-10"),
+        "http://places2.csail.mit.edu: ten of its classes, as train/CLASS and val/CLASS folders",
+    ),
     "imagenette": _Known(
         ("imagenette2-160", "imagenette160", "imagenette2-320", "imagenette2", "imagenette"),
         "https://s3.amazonaws.com/fast-ai-imageclas/imagenette2-160.tgz",

@@ -1,6 +1,7 @@
 """From a recipe to data and a network that fit each other."""
 
 from collections import OrderedDict
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from bndl.backbones import ImageClassifier, build
 from bndl.convert import convert
 from bndl.data import Holdout, LabelledSet, Reading, SplitPlan, Splits, load_splits
 from bndl.errors import InputError
+from bndl.train.finish import load_weights
 from bndl.train.recipe import Recipe
 
 __all__ = ["build_model", "image_dims", "read_splits"]
@@ -56,7 +58,12 @@ def build_model(recipe: Recipe, *, num_classes: int, channels: int, side: int, h
     with torch.random.fork_rng([]):
         torch.manual_seed(recipe.train.seed)
         built = build(
-            wanted.backbone, num_classes, pretrained=wanted.pretrained, width=wanted.width, in_channels=channels
+            wanted.backbone,
+            num_classes,
+            pretrained=wanted.pretrained,
+            width=wanted.width,
+            in_channels=channels,
+            size=wanted.size,
         )
         model = built.model
         if side != built.size and _usual_size(recipe) == _LARGE:
@@ -64,6 +71,8 @@ def build_model(recipe: Recipe, *, num_classes: int, channels: int, side: int, h
             resize = nn.Upsample(size=(built.size, built.size), mode="bilinear")
             resizing = ImageClassifier(OrderedDict(normalise=normalise, resize=resize, network=network))
             resizing.head, model = str(model.head), resizing
+        if wanted.start is not None and head is None:
+            load_weights(Path(wanted.start) / "model.safetensors", model, dense=True)
         if (head or wanted.head) == "bndl":
             model = convert(model, **wanted.layer.model_dump())
     return model

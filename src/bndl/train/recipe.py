@@ -66,16 +66,20 @@ class ModelPart(_Part):
     Attributes:
         backbone: a name of :func:`bndl.backbones.build`.
         pretrained: start from published weights.
+        start: folder of a finished run with a dense head, whose weights to start from.
         frozen: leave the backbone as it is: features are computed once and cached, and the head alone learns.
         width: channels of the first stage, for our own networks.
+        size: side of the images that the network reads; None: what it was made for. Others are resized in it.
         head: ``bndl``, or ``dense`` for the same recipe with a linear head.
         layer: settings of the decision layer.
     """
 
     backbone: str
     pretrained: bool = False
+    start: str | None = None
     frozen: bool = False
     width: int | None = Field(default=None, ge=1)
+    size: int | None = Field(default=None, ge=1)
     head: Literal["bndl", "dense"] = "bndl"
     layer: LayerPart = LayerPart()
 

@@ -38,6 +38,12 @@ __all__ = ["Launch", "Outcome", "Run", "load_run", "read_recipe", "train"]
 
 _PACKAGES = ("torch", "numpy", "lightning", "kornia", "pydantic", "safetensors")
 _BATCH = 512
+_BESIDE_THE_POINT = (  # what Lightning warns of, though all is well
+    ".*does not have many workers.*",  # ours index memory, where workers would only copy
+    ".*Checkpoint directory.*exists and is not empty.*",  # we have just made it, or resume
+    ".*smaller than the logging interval.*",  # we log epochs
+    ".*LeafSpec.*is deprecated.*",  # its own use of torch
+)
 Tell = Callable[[str], None]
 
 
@@ -137,7 +143,12 @@ def train(
     batches = {name: _batches(part) for name, part in task.parts.items() if name != "train"}
     outcome = Outcome(best, time.monotonic() - started, measure(task.module, batches, seed=recipe.train.seed))
     model = task.model.cpu()
-    save_weights(model, folder / "model.safetensors", classes=splits.train.classes, head_only=recipe.model.frozen)
+    save_weights(
+        model,
+        folder / "model.safetensors",
+        classes=splits.train.classes,
+        head_only=recipe.model.frozen and recipe.model.start is None,
+    )
     _write_json(folder / "results.json", asdict(outcome))
     return outcome
 
@@ -238,9 +249,8 @@ def _fit(trainer: L.Trainer, recipe: Recipe, task: _Task, folder: Path, *, resum
     )
     last = folder / "checkpoints" / "last.ckpt"
     with warnings.catch_warnings():
-        # Lightning advises workers for loaders; ours index memory, where workers would only copy
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*Checkpoint directory.*exists and is not empty.*")
+        for message in _BESIDE_THE_POINT:
+            warnings.filterwarnings("ignore", message=message)
         try:
             trainer.fit(
                 module, datamodule=loaders, ckpt_path=last if resume and last.is_file() else None, weights_only=True
