@@ -24,20 +24,20 @@ __all__ = ["best_log_scale", "calibrate", "scaled_nll"]
 _STEPS = 200
 _ROWS = 512  # examples a step
 _DRAWS = 32  # draws a step, fresh each time
-_BUDGET = 2**22  # numbers: sampled weights a step
+_BUDGET = 2**22  # numbers: sampled weights a step, features at a time
 
 
 def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Generator) -> None:
     """Fit the layer's shapes, afresh, and the scale of its logits to ``data``, in place."""
     layer.reset_shapes()
-    log_scale = nn.Parameter(best_log_scale(_mean_logits(layer, data), data.labels, prior=True))
+    log_scale = nn.Parameter(best_log_scale(*_mean_logits(layer, data), prior=True))
     raw, maps = _shape_parameters(layer)
     groups = [{"params": raw, "lr": 0.2}, {"params": maps, "lr": 1e-3}, {"params": [log_scale], "lr": 0.015}]
     optimizer = torch.optim.Adam([group for group in groups if group["params"]])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
     for _ in range(_STEPS):
         rows = torch.randint(len(data), (_ROWS,), generator=generator, device=generator.device)
-        batch = data if len(data) <= _ROWS else data.take(rows)
+        batch = (data if len(data) <= _ROWS else data.take(rows)).like(log_scale)
         optimizer.zero_grad()
         loss = _predictive_nll(layer, batch, log_scale, generator) - _log_prior(layer, batch, log_scale) / len(data)
         loss.backward()
@@ -49,9 +49,9 @@ def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Genera
 
 def scaled_nll(layer: DecisionLayer, data: FeatureSet) -> Tensor:
     """Cross entropy (N,) of the mean logits at their best temperature: how good a head is, calibration put aside."""
-    logits = _mean_logits(layer, data)
-    scale = best_log_scale(logits, data.labels, prior=True).exp()
-    return nn.functional.cross_entropy(logits * scale, data.labels, reduction="none")
+    logits, labels = _mean_logits(layer, data)
+    scale = best_log_scale(logits, labels, prior=True).exp()
+    return nn.functional.cross_entropy(logits * scale, labels, reduction="none")
 
 
 def _shape_parameters(layer: DecisionLayer) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -66,10 +66,12 @@ def _shape_parameters(layer: DecisionLayer) -> tuple[list[nn.Parameter], list[nn
 
 
 @torch.no_grad()
-def _mean_logits(layer: DecisionLayer, data: FeatureSet) -> Tensor:
-    logits = layer.theta(data.features).mean @ layer.phi().mean.t()
-    offset = layer.offset()
-    return logits if offset is None else logits + offset
+def _mean_logits(layer: DecisionLayer, data: FeatureSet) -> tuple[Tensor, Tensor]:
+    """Mean logits (N, C), made by blocks of rows, and labels (N,) on their device."""
+    weights, offset = layer.phi().mean.t(), layer.offset()
+    blocks = data.features.split(max(1, _BUDGET // layer.num_features))
+    logits = torch.cat([layer.theta(block.to(weights)).mean @ weights for block in blocks])
+    return (logits if offset is None else logits + offset), data.labels.to(logits.device)
 
 
 @torch.no_grad()

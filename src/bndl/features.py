@@ -12,18 +12,23 @@ from torch.utils.data import DataLoader, Dataset
 
 from bndl.convert import find_layer
 from bndl.errors import InputError
+from bndl.layer import DecisionLayer
 from bndl.progress import track
 
 __all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass"]
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
+Head: TypeAlias = nn.Linear | DecisionLayer
 _LABEL_KEYS = ("labels", "label")
 _LARGEST = 1e12  # of a feature: variances take its square times that of a weight
 
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """What the decision layer sees of a data set: features (N, in_features), labels (N,) int64."""
+    """What the decision layer sees of a data set: features (N, in_features), labels (N,) int64.
+
+    The features may be in half precision, and on disk (see :func:`bndl.data.cache.cached_features`): use them by batches.
+    """
 
     features: Tensor
     labels: Tensor
@@ -32,8 +37,13 @@ class FeatureSet:
         return len(self.labels)
 
     def take(self, indices: Tensor) -> "FeatureSet":
-        """The examples at these indices."""
+        """The examples at these indices, copied."""
+        indices = indices.to(self.features.device)
         return FeatureSet(self.features[indices], self.labels[indices])
+
+    def like(self, tensor: Tensor) -> "FeatureSet":
+        """The same examples on the device of ``tensor``, the features in its dtype too."""
+        return FeatureSet(self.features.to(tensor), self.labels.to(tensor.device))
 
 
 @contextmanager
@@ -100,12 +110,13 @@ def _cut_mapping(x: Mapping[str, Any], batch_size: int) -> list[dict[str, Any]]:
     ]
 
 
-def one_pass(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+def one_pass(model: nn.Module, inputs: Inputs, *, head: Head | None = None) -> tuple[Tensor, Tensor]:
     """What enters the decision layer (B, in_features) and what leaves it (B, C), from one pass of the model as it stands.
 
-    Whatever the model does with the layer's output, a softmax or a wrapper, is left aside.
+    Whatever the model does with the layer's output, a softmax or a wrapper, is left aside. ``head`` is another of its
+    layers to listen to.
     """
-    layer = find_layer(model)
+    layer = find_layer(model) if head is None else head
     caught: list[tuple[Tensor, Tensor]] = []
     hook = layer.register_forward_hook(lambda _, args, output: caught.append((args[0], output)))
     try:
@@ -127,9 +138,10 @@ def _fitting(inputs: Tensor, model: nn.Module, device: torch.device) -> Tensor:
     return inputs.to(device, dtype if inputs.is_floating_point() else inputs.dtype)
 
 
-def features_of(model: nn.Module, inputs: Inputs) -> Tensor:
-    """What enters the decision layer (B, in_features), finite, from one pass of the model as it stands."""
-    return _checked(one_pass(model, inputs)[0], find_layer(model).in_features)
+def features_of(model: nn.Module, inputs: Inputs, *, head: Head | None = None) -> Tensor:
+    """What enters the decision layer, or ``head``, (B, in_features), finite, from one pass of the model as it stands."""
+    layer = find_layer(model) if head is None else head
+    return _checked(one_pass(model, inputs, head=layer)[0], layer.in_features)
 
 
 def _checked(features: Tensor, in_features: int) -> Tensor:

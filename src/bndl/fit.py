@@ -112,10 +112,11 @@ def fit(
         everything = None
         if freeze:
             train, val = read(train_loader), None if val_loader is None else read(val_loader)
+            rows = torch.arange(len(train), device=generator.device)
             if val is None:
                 everything = train
-                train, val = _hold_out(train, generator)
-            task = _frozen_task(layer, train, val, batch_size, generator)
+                rows, val = _hold_out(train, generator)
+            task = _frozen_task(layer, train, rows, val, batch_size, generator)
         else:
             task = _whole_task(model, train_loader, lambda: read(val_loader), batch_size, given=val_loader is not None)
         before = _nll(layer, task.validation())
@@ -130,14 +131,17 @@ def fit(
 
 
 def _frozen_task(
-    layer: DecisionLayer, train: FeatureSet, val: FeatureSet, batch_size: int, generator: torch.Generator
+    layer: DecisionLayer, train: FeatureSet, rows: Tensor, val: FeatureSet, batch_size: int, generator: torch.Generator
 ) -> _Task:
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.randperm(len(train), generator=generator, device=generator.device)
-        for rows in order.split(batch_size):
-            yield train.features[rows], train.labels[rows]
+    """The layer alone, on these rows of the features, which need not fit into memory: only batches are copied."""
 
-    return _Task(layer, len(train), math.ceil(len(train) / batch_size), batches, lambda: val)
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(rows), generator=generator, device=generator.device)
+        for chosen in rows[order].split(batch_size):
+            batch = train.take(chosen).like(layer.weight)
+            yield batch.features, batch.labels
+
+    return _Task(layer, len(rows), math.ceil(len(rows) / batch_size), batches, lambda: val)
 
 
 def _whole_task(
@@ -231,18 +235,23 @@ def _calibrate(layer: DecisionLayer, data: FeatureSet, generator: torch.Generato
 
 
 def _nll(layer: DecisionLayer, data: FeatureSet) -> float:
-    probs = decide_all(layer, data.features, Decider(layer), batch_size=1024, progress=False).probs
-    return float(-probs.gather(1, data.labels.cpu()[:, None]).clamp_min(torch.finfo(probs.dtype).tiny).log().mean())
+    decider, labels, size = Decider(layer), data.labels.cpu()[:, None], 1024
+    parts = [  # of all probabilities only these are kept: N may be large
+        decide_all(layer, features, decider, batch_size=size, progress=False).probs.gather(1, truth)
+        for features, truth in zip(data.features.split(size), labels.split(size), strict=True)
+    ]
+    probs = torch.cat(parts)
+    return float(-probs.clamp_min(torch.finfo(probs.dtype).tiny).log().mean())
 
 
-def _hold_out(data: FeatureSet, generator: torch.Generator) -> tuple[FeatureSet, FeatureSet]:
-    """Every fifth example of each class, in a seeded order; all of the data twice when they are too few to share."""
+def _hold_out(data: FeatureSet, generator: torch.Generator) -> tuple[Tensor, FeatureSet]:
+    """Rows to train on, and the rest: every fifth example of each class, in a seeded order; all twice when too few."""
     order = torch.randperm(len(data), generator=generator, device=generator.device)
-    order = order[data.labels[order].argsort(stable=True)]
+    order = order[data.labels.to(order.device)[order].argsort(stable=True)]
     chosen = torch.arange(len(data), device=order.device) % _HELD_OUT == _HELD_OUT - 1
     if not chosen.any():
-        return data, data
-    return data.take(order[~chosen]), data.take(order[chosen])
+        return torch.arange(len(data), device=order.device), data
+    return order[~chosen], data.take(order[chosen])
 
 
 @contextmanager

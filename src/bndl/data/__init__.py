@@ -1,5 +1,6 @@
 """Data sets as users have them: by name or by path, to labelled examples with class names and a fingerprint."""
 
+from bndl.data.cache import cached_features
 from bndl.data.folder import Damaged, FolderSet, find_damaged
 from bndl.data.hub import HubSet
 from bndl.data.registry import Splits, find, load, load_splits, names
@@ -18,6 +19,7 @@ __all__ = [
     "SplitPlan",
     "Splits",
     "as_float",
+    "cached_features",
     "find",
     "find_damaged",
     "load",

@@ -61,10 +61,14 @@ class FolderSet(LabelledSet):
         return dataclasses.replace(self, files=files, labels=self.labels[chosen])
 
     def content(self) -> Iterable[bytes | memoryview]:
-        """Yield the size, then every file's bytes."""
+        """Yield the size, then what tells every file from another: its name, length and time of change.
+
+        The bytes themselves are not read: of ImageNet that would be 150 GB each time a head is trained.
+        """
         yield f"{self.size} {self.resize}".encode()
         for file in self.files:
-            yield (self.root / file).read_bytes()
+            status = (self.root / file).stat()
+            yield f"{file} {status.st_size} {status.st_mtime_ns}".encode()
 
 
 def detect(path: Path) -> bool:

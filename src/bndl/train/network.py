@@ -25,7 +25,9 @@ def read_splits(recipe: Recipe, *, plan: SplitPlan | None = None) -> Splits:
     splits = load_splits(
         data.name,
         holdout=Holdout(val=data.val, test=data.test, seed=data.split_seed, val_as_test=data.val_as_test),
-        reading=Reading(size=data.size or _usual_size(recipe), resize=data.resize, strict=data.strict),
+        reading=Reading(
+            size=data.size or _usual_size(recipe), resize=data.resize, strict=data.strict, verify=data.verify
+        ),
         plan=plan,
     )
     if splits.val is None or not len(splits.val):

@@ -34,6 +34,7 @@ class DataPart(_Part):
         resize: shorter side before the crop; None: what the backbone expects.
         augment: ``none``, ``cifar`` or ``imagenet``.
         strict: a damaged image is an error; otherwise it is skipped, and said.
+        verify: look for damaged images first, which decodes all of them; without it they are errors when met.
         workers: processes that decode images; None chooses.
     """
 
@@ -46,6 +47,7 @@ class DataPart(_Part):
     resize: int | None = Field(default=None, ge=1)
     augment: Literal["none", "cifar", "imagenet"] = "none"
     strict: bool = False
+    verify: bool = True
     workers: int | None = Field(default=None, ge=0)
 
 
