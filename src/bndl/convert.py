@@ -44,7 +44,6 @@ def convert(model: nn.Module, *, head: str | None = None, features: Features = "
     if unknown := settings.keys() & {"in_features", "out_features", "signed", "bias"}:
         raise InputError(f"{', '.join(sorted(unknown))} is read off the model's head; leave it out of convert(...).")
     path, linear = find_linear(model, head)
-    _check_linear(path or "the layer", linear)
     if features == "auto":
         signed, why = (False, "shown to be non-negative") if _is_nonnegative(model, path) else (True, "split by sign")
     else:
@@ -64,6 +63,20 @@ def replace_everywhere(model: nn.Module, old: nn.Module, new: nn.Module) -> None
         for name, child in list(module._modules.items()):
             if child is old:
                 setattr(module, name, new)
+
+
+def find_linear(model: nn.Module, head: str | None = None) -> tuple[str, nn.Linear]:
+    """The head's dotted path ("" if the model is the head) and the head, one that a decision layer can stand in for.
+
+    Args:
+        model: a classifier that ends in one linear layer.
+        head: dotted path of that layer, where it cannot be told.
+    """
+    path = _find_path(model, head)
+    linear = model.get_submodule(path)
+    assert isinstance(linear, nn.Linear)
+    _check_linear(path or "the layer", linear)
+    return path, linear
 
 
 def find_layer(model: nn.Module) -> DecisionLayer:
@@ -106,22 +119,22 @@ def _layer_from(linear: nn.Linear, *, signed: bool, settings: dict[str, Any]) ->
     return layer.train(linear.training)
 
 
-def find_linear(model: nn.Module, head: str | None = None) -> tuple[str, nn.Linear]:
-    """The head's dotted path ("" if the model is the head) and the head."""
+def _find_path(model: nn.Module, head: str | None) -> str:
+    """The dotted path of the head."""
     if any(isinstance(module, DecisionLayer) for module in model.modules()):
         raise HeadError(f"{type(model).__name__} has a decision layer already; there is nothing to convert.")
     linears = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
     if head is not None:
         if head not in linears:
             raise HeadError(f"head={head!r} is no nn.Linear of {type(model).__name__}; {_listing(linears)}.")
-        return head, linears[head]
+        return head
     if not linears:
         raise HeadError(
             f"{type(model).__name__} has no nn.Linear to convert; end it in one, or use bndl.DecisionLayer."
         )
     for finder in (_by_identity, _by_classifier_method, _by_tracing, _by_labels, _by_name):
         if (path := finder(model, linears)) is not None:
-            return path, linears[path]
+            return path
     raise HeadError(
         f'cannot tell which layer of {type(model).__name__} is the head: say head="path.to.layer"; {_listing(linears)}.'
     )

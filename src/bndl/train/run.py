@@ -184,13 +184,13 @@ def _task(recipe: Recipe, splits: Splits, cache: Path, tell: Tell) -> _Task:
     if not recipe.model.frozen:
         if recipe.train.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return _Task(model, model, dict(given), side)
+        return _Task(model, model.train(), dict(given), side)
     head = find_layer(model) if is_bayesian(model) else find_linear(model)[1]
     features = {}
     for name, part in given.items():
         tell(f"features of {len(part)} {name} images, from the cache or into it: {cache}")
         features[name] = cached_features(model, part, folder=cache, batch_size=64)
-    return _Task(model, head, dict(features), side)
+    return _Task(model, head.train(), dict(features), side)
 
 
 def _trainer(recipe: Recipe, folder: Path, launch: Launch, *, bar: bool, tell: Tell) -> L.Trainer:
