@@ -9,6 +9,12 @@ import pytest
 import bndl
 
 OPTIONAL = (
+    "kornia",
+    "pydantic",
+    "yaml",
+    "timm",
+    "torchvision",
+    "efficientnet_lite_pytorch",
     "lightning",
     "transformers",
     "matplotlib",
