@@ -39,8 +39,8 @@ def fit(out: Path, devices: int, *, num_data: int = NUM_TRAIN) -> None:
     module = Classifier(
         model,
         num_data=num_data,
-        objective=Objective(beta=0.1, phi="sum"),
-        optimization=Optimization(lr=0.02),
+        objective=Objective(beta=3e-4, phi="sum"),
+        optimization=Optimization(lr=0.05),
         augment=_AsFloat(),
     )
     trainer = L.Trainer(
@@ -93,9 +93,10 @@ def alone(tmp_path_factory) -> Path:
 def test_two_processes_learn_what_one_learns(alone, tmp_path):
     result = started(__file__, str(tmp_path), "2", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    for name in ("loss", "kl", "val_nll", "val_accuracy"):
+    for name in ("loss", "kl", "val_nll"):
         assert curve(tmp_path, name) == pytest.approx(curve(alone, name), rel=1e-4), name
-    assert curve(alone, "loss")[-1] < 0.8 * curve(alone, "loss")[0]
+    assert curve(tmp_path, "val_accuracy") == pytest.approx(curve(alone, "val_accuracy"), abs=1.5 / NUM_VAL)
+    assert curve(alone, "val_accuracy")[-1] > 0.25, "this case is about a model that learns"
     ours, theirs = (torch.load(folder / "weights.pt", weights_only=True) for folder in (tmp_path, alone))
     for key, value in theirs.items():
         torch.testing.assert_close(ours[key], value, rtol=1e-3, atol=1e-5, msg=key)
@@ -103,8 +104,9 @@ def test_two_processes_learn_what_one_learns(alone, tmp_path):
 
 def test_the_number_of_data_of_one_process_would_show(alone, tmp_path):
     fit(tmp_path, 1, num_data=NUM_TRAIN // 2)
-    assert curve(tmp_path, "loss") != pytest.approx(curve(alone, "loss"), rel=1e-2)
-    assert curve(tmp_path, "kl") != pytest.approx(curve(alone, "kl"), rel=1e-2)
+    for name, difference in {"loss": 1e-3, "kl": 2e-2}.items():
+        for ours, theirs in zip(curve(tmp_path, name), curve(alone, name), strict=True):
+            assert ours > (1 + difference) * theirs
 
 
 def test_the_command_on_two_devices_writes_one_folder(tmp_path):

@@ -5,7 +5,7 @@ import logging
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bndl.cli.console import console, write_json
 from bndl.errors import InputError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
+_PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False}  # paths and names may hold brackets
 _EPILOG = """examples:
   bndl train --list
   bndl train cifar10-resnet18-small
@@ -54,9 +55,7 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # what it found and what it would sell
     recipe, out = _resumed(args) if args.resume else _chosen(args)
     messages = console(stderr=True)
-    messages.print(
-        f"[bold]{recipe.name}[/], {recipe.model.head} head, seed {recipe.train.seed} -> {out}", soft_wrap=True
-    )
+    messages.print(f"{recipe.name}, {recipe.model.head} head, seed {recipe.train.seed} -> {out}", **_PLAIN)
     outcome = train(
         recipe,
         out,
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         resume=args.resume is not None,
         cache=args.cache,
         bar=sys.stdout.isatty() and not args.json,
-        tell=lambda line: messages.print(line, soft_wrap=True, markup=False),
+        tell=lambda line: messages.print(line, **_PLAIN),
     )
     if outcome is None:  # the first process tells
         return 0
@@ -80,18 +79,31 @@ def _chosen(args: argparse.Namespace) -> "tuple[Recipe, Path]":
 
     if args.recipe is None:
         raise InputError("name a recipe: bndl train --list shows them.")
-    settings = [*args.set]
-    recipe = load_recipe(args.recipe, settings=settings)
-    changes = ({"name": args.data} if args.data else {}) | ({"strict": True} if args.strict else {})
-    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update=changes)})
-    return recipe, args.out or Path("runs", f"{recipe.name}-{recipe.model.head}-{recipe.train.seed}")
+    recipe = load_recipe(args.recipe, settings=args.set)
+    changes = {"name": _whole(args.data or recipe.data.name), "strict": args.strict or recipe.data.strict}
+    start = {"start": recipe.model.start and _whole(recipe.model.start)}
+    recipe = recipe.model_copy(
+        update={"data": recipe.data.model_copy(update=changes), "model": recipe.model.model_copy(update=start)}
+    )
+    subject = f"{recipe.name}-{Path(args.data).stem}" if args.data else recipe.name
+    return recipe, args.out or Path("runs", f"{subject}-{recipe.model.head}-{recipe.train.seed}")
+
+
+def _whole(source: str) -> str:
+    """A path from the root, so that a run can be resumed from elsewhere; a name as it is."""
+    from bndl.data import names
+
+    path = Path(source).expanduser()
+    return source if source in names() or not path.exists() else str(path.absolute())
 
 
 def _resumed(args: argparse.Namespace) -> "tuple[Recipe, Path]":
-    from bndl.train.run import read_recipe
+    from bndl.train.record import read_recipe
 
-    if args.recipe or args.set or args.data or args.out:
-        raise InputError("--resume goes on with a run as it was: leave out the recipe, --set, --data and --out.")
+    if args.recipe or args.set or args.data or args.out or args.strict:
+        raise InputError(
+            "--resume goes on with a run as it was: leave out the recipe, --set, --data, --strict and --out."
+        )
     return read_recipe(args.resume), args.resume
 
 
@@ -103,10 +115,10 @@ def _list(recipes: "tuple[Recipe, ...]", *, as_json: bool) -> int:
     for recipe in recipes:
         needs = recipe.needs
         out.print(f"[bold]{recipe.name}[/]")
-        out.print(f"    {recipe.about}", markup=False)
-        out.print(f"    needs {needs.data}; about {needs.hours} h on {needs.machine}", style="dim")
+        out.print(f"    {recipe.about}", **_PLAIN)
+        out.print(f"    needs {needs.data}; about {needs.hours} h on {needs.machine}", style="dim", **_PLAIN)
         if recipe.paper:
-            out.print(f"    the paper: {recipe.paper}", style="dim")
+            out.print(f"    the paper: {recipe.paper}", style="dim", **_PLAIN)
     out.print("\nbndl train RECIPE; add --set model.head=dense for the same with a linear head.")
     return 0
 
@@ -126,4 +138,4 @@ def _tell(outcome: "Outcome", folder: Path) -> None:
     out = console()
     out.print(table)
     out.print(f"Epoch {outcome.best_epoch} was the best on the validation part, which was also used to calibrate.")
-    out.print(f"[bold]Run[/]: {folder}", soft_wrap=True)
+    out.print(f"Run: {folder}", **_PLAIN)

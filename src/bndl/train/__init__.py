@@ -13,7 +13,8 @@ from bndl.train.augment import Augment
 from bndl.train.loading import Loaders, loader
 from bndl.train.module import Classifier, Optimization
 from bndl.train.recipe import Recipe, list_recipes, load_recipe
-from bndl.train.run import Launch, Outcome, Run, load_run, train
+from bndl.train.record import Launch
+from bndl.train.run import Outcome, Run, load_run, train
 
 __all__ = [
     "Augment",

@@ -10,10 +10,11 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import RichProgressBar
 
 from bndl.files import replacing
 
-__all__ = ["History", "SeedEachStep"]
+__all__ = ["Bar", "History", "SeedEachStep"]
 
 
 class SeedEachStep(L.Callback):
@@ -113,3 +114,15 @@ class History(L.Callback):
             with replacing(self.path) as temporary:
                 temporary.write_text(text.getvalue())
             self.tell(row)
+
+
+class Bar(RichProgressBar):
+    """Lightning's bar without the logger's version, which says nothing here."""
+
+    def get_metrics(
+        self, trainer: L.Trainer, pl_module: L.LightningModule
+    ) -> dict[str, int | str | float | dict[str, float]]:
+        """What stands beside the bar."""
+        figures = super().get_metrics(trainer, pl_module)
+        figures.pop("v_num", None)
+        return figures

@@ -136,12 +136,15 @@ def load_weights(path: Path, model: nn.Module, *, dense: bool) -> nn.Module:
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise FileError(f"there is no file {path}: the run has not finished; bndl train --resume goes on with it.")
+        raise FileError(f"there is no file {path}: give the folder of a run that has finished.")
     try:
         state = load_file(path)
-        unexpected = model.load_state_dict(state, strict=False).unexpected_keys
+        if any(key.endswith("phi_raw_shape") for key in state):
+            raise FileError(f"{path} has a decision layer: give a run that was trained with model.head=dense.")
+        missing, unexpected = model.load_state_dict(state, strict=False)
     except (SafetensorError, RuntimeError) as error:
         raise FileError(f"{path} is damaged or of another network: train again.") from error
-    if unexpected:
-        raise FileError(f"{path} is of another network: it holds {unexpected[0]}, which this one does not have.")
+    if unexpected or (missing and len(state) > 2):  # two: a head alone
+        odd = [*unexpected, *missing][0]
+        raise FileError(f"{path} is of another network: {odd} is only in one of the two.")
     return model.eval()

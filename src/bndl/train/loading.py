@@ -15,7 +15,7 @@ from bndl.data import ArraySet, LabelledSet
 from bndl.errors import InputError
 from bndl.features import FeatureSet
 
-__all__ = ["Batches", "Loaders", "loader"]
+__all__ = ["Batches", "Loaders", "loader", "num_workers"]
 
 Batch = tuple[Tensor, Tensor]
 
@@ -33,7 +33,7 @@ class Batches(Dataset[Batch]):
         """The batch of these examples: inputs (B, ...) as they are stored, labels (B,) int64."""
         index = torch.as_tensor(rows, dtype=torch.int64)
         if isinstance(self.data, FeatureSet):
-            return self.data.features[index], self.data.labels[index]
+            return self.data.features[index].float(), self.data.labels[index]  # they may be stored in half precision
         if isinstance(self.data, ArraySet) and self.data.transform is None:
             return self.data.inputs[index], self.data.labels[index]
         return torch.stack([self.data[row][0] for row in rows]), self.data.labels[index]
@@ -43,7 +43,7 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
-def _workers(data: LabelledSet | FeatureSet) -> int:
+def num_workers(data: LabelledSet | FeatureSet) -> int:
     """Processes that decode images, one a core and at most eight; what lies in memory needs none."""
     in_memory = isinstance(data, FeatureSet | ArraySet)
     return 0 if in_memory else min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
@@ -76,7 +76,7 @@ def loader(
     sampler: DistributedSampler[Any] = DistributedSampler(
         Batches(data), num_replicas=num_replicas, rank=rank, shuffle=shuffle, seed=seed
     )
-    workers = _workers(data) if workers is None else workers
+    workers = num_workers(data) if workers is None else workers
     return DataLoader(
         Batches(data),
         batch_sampler=BatchSampler(sampler, batch_size, drop_last=shuffle and len(sampler) >= batch_size),
@@ -112,6 +112,11 @@ class Loaders(L.LightningDataModule):
             raise InputError(f"there are {len(train)} training and {len(val)} validation examples: both are needed.")
         self.parts = {"train": train, "val": val}
         self.batch_size, self.seed, self.workers = batch_size, seed, workers
+
+    @property
+    def num_val(self) -> int:
+        """Validation examples of all processes together."""
+        return len(self.parts["val"])
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled batches."""

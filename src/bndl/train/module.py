@@ -130,17 +130,19 @@ class Classifier(L.LightningModule):
         self._validation = _Validation()
         if self.trainer.world_size > 1:
             logits, labels = self._gathered(logits), self._gathered(labels)
+            known = getattr(getattr(self.trainer, "datamodule", None), "num_val", len(labels))
+            logits, labels = logits[:known], labels[:known]  # the sampler repeats a few so that all have as many
         if not torch.isfinite(logits).all():
             raise InputError("the validation logits are not finite: lower the learning rate, or clip gradients.")
         scale = best_log_scale(logits, labels).exp()
-        self.log("val_nll", F.cross_entropy(logits * scale, labels))
-        self.log("val_accuracy", (logits.argmax(dim=1) == labels).float().mean())
+        self.log("val_nll", F.cross_entropy(logits * scale, labels), sync_dist=True)
+        self.log("val_accuracy", (logits.argmax(dim=1) == labels).float().mean(), sync_dist=True)
 
     def _gathered(self, rows: Tensor) -> Tensor:
-        """The rows of all processes."""
+        """The rows of all processes, in the order of the data: process r holds every W-th from r on."""
         gathered = self.all_gather(rows)
         assert isinstance(gathered, Tensor)
-        return gathered.flatten(0, 1)
+        return gathered.transpose(0, 1).flatten(0, 1)
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and its learning rate at each step."""

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bndl.backbones import ImageClassifier, build
 from bndl.convert import convert
@@ -57,6 +57,7 @@ def build_model(recipe: Recipe, *, num_classes: int, channels: int, side: int, h
         head: ``"dense"`` for the network before its conversion; None: as the recipe says.
     """
     wanted = recipe.model
+    grey = channels == 1 and wanted.backbone != "small-cnn"
     with torch.random.fork_rng([]):
         torch.manual_seed(recipe.train.seed)
         built = build(
@@ -64,15 +65,11 @@ def build_model(recipe: Recipe, *, num_classes: int, channels: int, side: int, h
             num_classes,
             pretrained=wanted.pretrained,
             width=wanted.width,
-            in_channels=channels,
+            in_channels=3 if grey else channels,
             size=wanted.size,
         )
         model = built.model
-        if side != built.size and _usual_size(recipe) == _LARGE:
-            normalise, network = model.get_submodule("normalise"), model.get_submodule("network")
-            resize = nn.Upsample(size=(built.size, built.size), mode="bilinear")
-            resizing = ImageClassifier(OrderedDict(normalise=normalise, resize=resize, network=network))
-            resizing.head, model = str(model.head), resizing
+        model = _with_steps(model, grey=grey, size=built.size if side != built.size and not _is_ours(recipe) else None)
         if wanted.start is not None and head is None:
             load_weights(Path(wanted.start) / "model.safetensors", model, dense=True)
         if (head or wanted.head) == "bndl":
@@ -80,8 +77,32 @@ def build_model(recipe: Recipe, *, num_classes: int, channels: int, side: int, h
     return model
 
 
+class Colour(nn.Module):
+    """Grey images (B, 1, H, W) as coloured ones (B, 3, H, W) that look the same."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Repeat the one channel."""
+        return images.expand(-1, 3, -1, -1)
+
+
+def _with_steps(model: nn.Module, *, grey: bool, size: int | None) -> nn.Module:
+    """The classifier with steps before its network: grey to colour, and another size."""
+    if not grey and size is None:
+        return model
+    steps: list[tuple[str, nn.Module]] = [("colour", Colour())] if grey else []
+    steps.append(("normalise", model.get_submodule("normalise")))
+    if size is not None:
+        steps.append(("resize", nn.Upsample(size=(size, size), mode="bilinear")))
+    longer = ImageClassifier(OrderedDict([*steps, ("network", model.get_submodule("network"))]))
+    longer.head = str(model.head)
+    return longer
+
+
+def _is_ours(recipe: Recipe) -> bool:
+    """Our own networks read images of any size."""
+    return recipe.model.backbone.startswith(("resnet", "small-cnn"))
+
+
 def _usual_size(recipe: Recipe) -> int:
     """Our own networks read images of any size, mostly CIFAR's; others those of ImageNet."""
-    name = recipe.model.backbone
-    ours = name.startswith(("resnet", "small-cnn"))
-    return _SMALL if ours else _LARGE
+    return recipe.model.size or (_SMALL if _is_ours(recipe) else _LARGE)

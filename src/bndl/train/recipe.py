@@ -10,6 +10,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bndl.backbones import CIFAR_CHECKPOINTS
 from bndl.errors import FileError, InputError
 from bndl.objective import PRESETS, Objective
 from bndl.train.module import Optimization
@@ -30,8 +31,8 @@ class DataPart(_Part):
         test: share to hold out for testing, where nothing but training data is stored.
         val_as_test: a stored validation part is the test part, as in papers on ImageNet.
         split_seed: of the split; apart from the run's seed, so that all seeds share a split.
-        size: side of the images of a folder; None: what the backbone expects.
-        resize: shorter side before the crop; None: what the backbone expects.
+        size: side of the images of a folder; None: ``model.size``, or else 32 for our own networks and 224 for others.
+        resize: shorter side before the crop; None: ``size``.
         augment: ``none``, ``cifar`` or ``imagenet``.
         strict: a damaged image is an error; otherwise it is skipped, and said.
         verify: look for damaged images first, which decodes all of them; without it they are errors when met.
@@ -72,6 +73,7 @@ class ModelPart(_Part):
         frozen: leave the backbone as it is: features are computed once and cached, and the head alone learns.
         width: channels of the first stage, for our own networks.
         size: side of the images that the network reads; None: what it was made for. Others are resized in it.
+        features: how the features of a frozen backbone are stored, ``float32`` or in half the room.
         head: ``bndl``, or ``dense`` for the same recipe with a linear head.
         layer: settings of the decision layer.
     """
@@ -82,6 +84,7 @@ class ModelPart(_Part):
     frozen: bool = False
     width: int | None = Field(default=None, ge=1)
     size: int | None = Field(default=None, ge=1)
+    features: Literal["float32", "float16", "bfloat16"] = "float32"
     head: Literal["bndl", "dense"] = "bndl"
     layer: LayerPart = LayerPart()
 
@@ -113,7 +116,7 @@ class TrainPart(_Part):
     objective: str = "default"
     beta: float | None = Field(default=None, ge=0)
     clip: float | None = Field(default=None, gt=0)
-    precision: Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"] = "32-true"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     channels_last: bool = True
     compile: bool = False
     seed: int = Field(default=0, ge=0, lt=2**32)
@@ -133,9 +136,9 @@ class TrainPart(_Part):
 class Needs(_Part):
     """What the recipe asks for: data, hours and machine, in words."""
 
-    data: str
-    hours: str
-    machine: str
+    data: str = "your data"
+    hours: str = "?"
+    machine: str = "any machine"
 
 
 class Recipe(_Part):
@@ -149,8 +152,8 @@ class Recipe(_Part):
     """
 
     name: str = ""
-    about: str
-    needs: Needs
+    about: str = "a recipe of your own"
+    needs: Needs = Needs()
     paper: str = ""
     data: DataPart
     model: ModelPart
@@ -183,6 +186,11 @@ def parse_recipe(record: Mapping[str, Any], *, name: str) -> Recipe:
     try:
         recipe = Recipe.model_validate(record)
         recipe.train.resolved_objective()
+        network = recipe.model
+        if network.frozen and not (network.pretrained or network.start or network.backbone in CIFAR_CHECKPOINTS):
+            raise InputError(
+                f"{name} freezes a backbone that nobody trained: set model.pretrained=true, or model.start to a run."
+            )
         return recipe
     except ValidationError as error:
         raise InputError(_sentence(error, name)) from error
@@ -233,7 +241,9 @@ def _read(source: str, *, seen: tuple[str, ...]) -> dict[str, Any]:
         return record
     if base in seen or base == source:
         raise FileError(f"{source} extends itself, by way of {base}: take one of the extends lines out.")
-    return _merged(_read(str(base), seen=(*seen, source)), record)
+    beside = Path(source).expanduser().parent / str(base)  # a file's own folder comes first
+    start = str(beside) if source not in packaged and beside.is_file() else str(base)
+    return _merged(_read(start, seen=(*seen, source)), record)
 
 
 def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

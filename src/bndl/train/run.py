@@ -1,42 +1,51 @@
 """A training run: from a recipe to a folder with everything to use it, to repeat it and to go on with it."""
 
-import importlib.metadata
-import json
 import os
-import platform
-import sys
+import pickle
 import time
 import warnings
+import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-import yaml
-from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch import nn
+from torch import Tensor, nn
 
 from bndl.convert import find_layer, find_linear
-from bndl.data import LabelledSet, SplitPlan, Splits
+from bndl.data import LabelledSet, Splits
 from bndl.data.cache import cached_features
-from bndl.errors import FileError
+from bndl.data.images import decode
+from bndl.errors import FileError, InputError
 from bndl.features import FeatureSet
-from bndl.files import replacing
 from bndl.train.augment import Augment
-from bndl.train.callbacks import History, SeedEachStep
+from bndl.train.callbacks import Bar, History, SeedEachStep
 from bndl.train.finish import Row, is_bayesian, load_weights, measure, save_weights
-from bndl.train.loading import Loaders, loader
+from bndl.train.loading import Loaders, loader, num_workers
 from bndl.train.module import Classifier
 from bndl.train.network import build_model, image_dims, read_splits
-from bndl.train.recipe import Recipe, parse_recipe
+from bndl.train.recipe import Recipe
+from bndl.train.record import (
+    Launch,
+    check_new,
+    check_resumable,
+    check_same_data,
+    locked,
+    read_json,
+    read_plan,
+    read_recipe,
+    write_json,
+    write_record,
+)
 
-__all__ = ["Launch", "Outcome", "Run", "load_run", "read_recipe", "train"]
+__all__ = ["Outcome", "Run", "load_run", "train"]
 
-_PACKAGES = ("torch", "numpy", "lightning", "kornia", "pydantic", "safetensors")
 _BATCH = 512
 _BESIDE_THE_POINT = (  # what Lightning warns of, though all is well
     ".*does not have many workers.*",  # ours index memory, where workers would only copy
@@ -45,23 +54,6 @@ _BESIDE_THE_POINT = (  # what Lightning warns of, though all is well
     ".*LeafSpec.*is deprecated.*",  # its own use of torch
 )
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Launch:
-    """On what to run; the values are Lightning's.
-
-    Attributes:
-        accelerator: ``auto``, ``cpu``, ``gpu``, ...
-        devices: how many a machine.
-        num_nodes: how many machines.
-        strategy: ``auto``, ``ddp``, ``fsdp``, ...
-    """
-
-    accelerator: str = "auto"
-    devices: int = 1
-    num_nodes: int = 1
-    strategy: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -89,13 +81,21 @@ class Run:
     classes: tuple[str, ...]
     model: nn.Module
     outcome: Outcome
+    channels: int
+    side: int
+
+    def read(self, image: str | os.PathLike[str]) -> Tensor:
+        """An image file as the model takes it: (1, C, H, W) uint8, resized and cropped as in training."""
+        pixels = decode(Path(image), size=self.side, resize=self.recipe.data.resize)
+        if self.channels == 1:
+            pixels = pixels.float().mean(dim=0, keepdim=True).round().to(torch.uint8)
+        return pixels[None]
 
 
 @dataclass(frozen=True)
 class _Task:
     """What trains on what: the whole model on images, or its head on cached features."""
 
-    model: nn.Module
     module: nn.Module
     parts: dict[str, LabelledSet | FeatureSet]
     side: int
@@ -124,40 +124,32 @@ def train(
     Returns:
         What was measured; None in a process that is not the first of a distributed run.
     """
-    folder, launch = Path(out), Launch() if launch is None else launch
-    first = _is_first()
+    folder, launch, first = Path(out), Launch() if launch is None else launch, _is_first()
     if first:
-        _prepare(folder, resume=resume)
-    splits = read_splits(recipe, plan=_read_plan(folder) if resume else None)
+        (check_resumable if resume else check_new)(folder)
+    else:
+        bar, tell = False, _silent
+    splits = read_splits(recipe, plan=read_plan(folder) if resume else None)
     tell(f"{splits.train.name}: {_counts(splits)}")
-    if first and not resume:
-        _write_record(folder, recipe, splits, launch)
-    task = _task(recipe, splits, Path(cache or folder.parent / "features"), tell)
-    started = time.monotonic()
+    if resume:
+        check_same_data(folder, splits)
     trainer = _trainer(recipe, folder, launch, bar=bar, tell=tell)
-    module = _fit(trainer, recipe, task, folder, resume=resume)
-    if not first:
-        return None
-    best = _take_best(module, folder)
-    task.model.to(trainer.strategy.root_device)
-    batches = {name: _batches(part) for name, part in task.parts.items() if name != "train"}
-    outcome = Outcome(best, time.monotonic() - started, measure(task.module, batches, seed=recipe.train.seed))
-    model = task.model.cpu()
-    save_weights(
-        model,
-        folder / "model.safetensors",
-        classes=splits.train.classes,
-        head_only=recipe.model.frozen and recipe.model.start is None,
-    )
-    _write_json(folder / "results.json", asdict(outcome))
-    return outcome
+    model = _build(recipe, splits)  # what cannot work is said before the folder is made
+    with locked(folder) if first else nullcontext():
+        if first and not resume:
+            write_record(folder, recipe, splits, launch)
+        place = Path(cache or folder.parent / "features")
+        task = _task(recipe, model, splits, place, trainer.strategy.root_device, tell)
+        started = time.monotonic()
+        _fit(trainer, recipe, task, folder, resume=resume)
+        return _finish(recipe, splits, task, folder, trainer.strategy.root_device, started) if first else None
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
     """Load a finished run."""
     folder = Path(folder)
     recipe = read_recipe(folder)
-    record, results = _read_json(folder / "run.json"), _read_json(folder / "results.json")
+    record, results = read_json(folder / "run.json"), read_json(folder / "results.json")
     facts = record["data"]
     model = build_model(
         recipe, num_classes=len(facts["classes"]), channels=facts["channels"], side=facts["side"], head="dense"
@@ -165,32 +157,50 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     model = load_weights(folder / "model.safetensors", model, dense=recipe.model.head == "dense")
     parts = {part: [Row(**row) for row in rows] for part, rows in results["parts"].items()}
     outcome = Outcome(results["best_epoch"], results["seconds"], parts)
-    return Run(folder, recipe, tuple(facts["classes"]), model, outcome)
+    return Run(folder, recipe, tuple(facts["classes"]), model, outcome, facts["channels"], facts["side"])
 
 
-def read_recipe(folder: Path) -> Recipe:
-    """The recipe that a run's folder was made with."""
-    path = folder / "recipe.yaml"
-    if not path.is_file():
-        raise FileError(f"{folder} is no run's folder, it has no recipe.yaml: bndl train RECIPE --out DIR makes one.")
-    return parse_recipe(yaml.safe_load(path.read_text(encoding="utf-8")), name=str(path))
+def _silent(line: str) -> None:
+    pass
 
 
-def _task(recipe: Recipe, splits: Splits, cache: Path, tell: Tell) -> _Task:
+def _build(recipe: Recipe, splits: Splits) -> nn.Module:
     channels, side = image_dims(splits.train)
-    model = build_model(recipe, num_classes=len(splits.train.classes), channels=channels, side=side)
+    return build_model(recipe, num_classes=len(splits.train.classes), channels=channels, side=side)
+
+
+def _trained_part(recipe: Recipe, model: nn.Module) -> nn.Module:
+    """The whole model, or the head of a frozen one."""
+    if not recipe.model.frozen:
+        return model
+    return find_layer(model) if is_bayesian(model) else find_linear(model)[1]
+
+
+def _task(recipe: Recipe, model: nn.Module, splits: Splits, cache: Path, device: torch.device, tell: Tell) -> _Task:
+    side, module = image_dims(splits.train)[1], _trained_part(recipe, model)
     parts = {"train": splits.train, "val": splits.val, "test": splits.test}
     given = {name: part for name, part in parts.items() if part is not None and len(part)}
     if not recipe.model.frozen:
-        if recipe.train.channels_last:
+        if recipe.train.channels_last and _may_be_channels_last(model):
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return _Task(model, model.train(), dict(given), side)
-    head = find_layer(model) if is_bayesian(model) else find_linear(model)[1]
+        return _Task(module.train(), dict(given), side)
     features = {}
     for name, part in given.items():
         tell(f"features of {len(part)} {name} images, from the cache or into it: {cache}")
-        features[name] = cached_features(model, part, folder=cache, batch_size=64)
-    return _Task(model, head.train(), dict(features), side)
+        features[name] = cached_features(
+            model.to(device),
+            part,
+            folder=cache,
+            dtype=getattr(torch, recipe.model.features),
+            batch_size=64,
+            num_workers=num_workers(part) if recipe.data.workers is None else recipe.data.workers,
+        )
+    return _Task(module.train(), dict(features), side)
+
+
+def _may_be_channels_last(model: nn.Module) -> bool:
+    """Not if a convolution has fewer than eight channels: on a CPU the backward pass of torch 2.13 crashes then."""
+    return all(module.out_channels >= 8 for module in model.modules() if isinstance(module, nn.Conv2d))
 
 
 def _trainer(recipe: Recipe, folder: Path, launch: Launch, *, bar: bool, tell: Tell) -> L.Trainer:
@@ -205,31 +215,34 @@ def _trainer(recipe: Recipe, folder: Path, launch: Launch, *, bar: bool, tell: T
     checkpoints = ModelCheckpoint(
         folder / "checkpoints", filename="best", monitor="val_nll", save_last=True, enable_version_counter=False
     )
-    progress = [RichProgressBar()] if bar else []
-    return L.Trainer(
-        accelerator=launch.accelerator,
-        devices=launch.devices,
-        num_nodes=launch.num_nodes,
-        strategy=launch.strategy,
-        precision=recipe.train.precision,
-        max_epochs=num_epochs,
-        gradient_clip_val=recipe.train.clip,
-        callbacks=[
-            SeedEachStep(recipe.train.seed),
-            History(folder / "history.csv", tell=tell_row),
-            checkpoints,
-            *progress,
-        ],
-        logger=TensorBoardLogger(folder, name="", version="tensorboard"),
-        default_root_dir=folder,
-        use_distributed_sampler=False,  # ours shares the data so that a step holds the same examples on any number
-        enable_progress_bar=bar,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-    )
+    try:
+        return L.Trainer(
+            accelerator=launch.accelerator,
+            devices=launch.devices,
+            num_nodes=launch.num_nodes,
+            strategy=launch.strategy,
+            precision=recipe.train.precision,
+            max_epochs=num_epochs,
+            gradient_clip_val=recipe.train.clip,
+            callbacks=[
+                SeedEachStep(recipe.train.seed),
+                History(folder / "history.csv", tell=tell_row),
+                checkpoints,
+                *([Bar()] if bar else []),
+            ],
+            logger=TensorBoardLogger(folder, name="", version="tensorboard"),
+            default_root_dir=folder,
+            use_distributed_sampler=False,  # ours shares the data so that a step holds the same examples on any number
+            enable_progress_bar=bar,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+        )
+    except (MisconfigurationException, ValueError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"{launch} cannot be run here: {reason}.") from error
 
 
-def _fit(trainer: L.Trainer, recipe: Recipe, task: _Task, folder: Path, *, resume: bool) -> Classifier:
+def _fit(trainer: L.Trainer, recipe: Recipe, task: _Task, folder: Path, *, resume: bool) -> None:
     settings = recipe.train
     if settings.compile:
         task.module.compile()
@@ -257,15 +270,38 @@ def _fit(trainer: L.Trainer, recipe: Recipe, task: _Task, folder: Path, *, resum
             )
         except SystemExit as error:  # how Lightning leaves after Ctrl-C
             raise KeyboardInterrupt from error
-    return module
+        except (EOFError, zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError) as error:
+            if resume and _is_damaged(last):
+                raise FileError(
+                    f"{last} is damaged: copy best.ckpt beside it over it to go on from there, or start a new run."
+                ) from error
+            raise
 
 
-def _take_best(module: Classifier, folder: Path) -> int:
-    """Put the weights of the best epoch in; its number."""
-    path = folder / "checkpoints" / "best.ckpt"
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    module.load_state_dict(checkpoint["state_dict"])
-    return int(checkpoint["epoch"]) + 1
+def _is_damaged(checkpoint: Path) -> bool:
+    try:
+        torch.load(checkpoint, map_location="cpu", weights_only=True)
+    except Exception:  # damaged bytes make torch.load raise almost anything
+        return True
+    return False
+
+
+def _finish(recipe: Recipe, splits: Splits, task: _Task, folder: Path, device: torch.device, started: float) -> Outcome:
+    """Take the best epoch, calibrate, measure, save; on a model of its own, for a strategy may have cut up the other."""
+    checkpoint = torch.load(folder / "checkpoints" / "best.ckpt", map_location="cpu", weights_only=True)
+    model = _build(recipe, splits)
+    module = _trained_part(recipe, model)
+    prefix = "model."
+    module.load_state_dict(
+        {k.removeprefix(prefix): v for k, v in checkpoint["state_dict"].items() if k.startswith(prefix)}
+    )
+    batches = {name: _batches(part) for name, part in task.parts.items() if name != "train"}
+    parts = measure(module.to(device), batches, seed=recipe.train.seed)
+    outcome = Outcome(int(checkpoint["epoch"]) + 1, time.monotonic() - started, parts)
+    head_only = recipe.model.frozen and recipe.model.start is None
+    save_weights(model.cpu(), folder / "model.safetensors", classes=splits.train.classes, head_only=head_only)
+    write_json(folder / "results.json", asdict(outcome))
+    return outcome
 
 
 def _batches(part: LabelledSet | FeatureSet) -> Any:
@@ -277,70 +313,7 @@ def _is_first() -> bool:
     return all(int(os.environ.get(name, 0)) == 0 for name in ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID"))
 
 
-def _prepare(folder: Path, *, resume: bool) -> None:
-    """Make the folder, or make sure that it is the one to go on with."""
-    if resume:
-        if (folder / "results.json").is_file():
-            raise FileError(f"the run in {folder} has finished: there is nothing to resume.")
-        read_recipe(folder)
-        return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        cure = f"bndl train --resume {folder} goes on with it" if (folder / "recipe.yaml").is_file() else "it is kept"
-        raise FileError(f"{folder} is there already and not empty: choose another --out; {cure}.")
-    try:
-        (folder / "checkpoints").mkdir(parents=True)
-    except OSError as error:
-        raise FileError(f"cannot make {folder} ({error.strerror}): choose a folder that is yours.") from error
-
-
-def _write_record(folder: Path, recipe: Recipe, splits: Splits, launch: Launch) -> None:
-    """Everything to repeat the run: recipe, versions, command, data and split."""
-    channels, side = image_dims(splits.train)
-    if splits.plan is not None:
-        _write_json(folder / "split.json", splits.plan.to_json())
-    record = {
-        "bndl": importlib.metadata.version("bndl"),
-        "python": platform.python_version(),
-        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
-        "machine": {"system": platform.platform(), "cpus": os.cpu_count(), "gpus": torch.cuda.device_count()},
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": ["bndl", *sys.argv[1:]],
-        "launch": asdict(launch),
-        "seed": recipe.train.seed,
-        "data": {
-            "name": recipe.data.name,
-            "examples": {name: len(part) for name, part in vars(splits).items() if isinstance(part, LabelledSet)},
-            "channels": channels,
-            "side": side,
-            "classes": list(splits.train.classes),
-        },
-    }
-    _write_json(folder / "run.json", record)
-    with replacing(folder / "recipe.yaml") as temporary:  # the last: a folder with a recipe is a run's
-        temporary.write_text(recipe.to_yaml(), encoding="utf-8")
-
-
-def _read_plan(folder: Path) -> SplitPlan | None:
-    path = folder / "split.json"
-    return SplitPlan.from_json(_read_json(path)) if path.is_file() else None
-
-
 def _counts(splits: Splits) -> str:
     sizes = {name: part for name, part in vars(splits).items() if isinstance(part, LabelledSet)}
     listed = ", ".join(f"{len(part)} {name}" for name, part in sizes.items())
     return f"{listed} examples of {len(splits.train.classes)} classes"
-
-
-def _write_json(path: Path, record: dict[str, Any]) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileError(f"{path} is missing: the run has not finished; bndl train --resume {path.parent} goes on.")
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FileError(f"{path} is damaged: train again.") from error
-    return record
