@@ -37,7 +37,7 @@ def save(
     Returns:
         The path.
     """
-    safetensors = _safetensors()
+    _safetensors()  # said before any work
     model, path = _unwrapped(model), Path(path)
     layer = find_layer(model)
     if broken := [name for name, p in layer.named_parameters() if torch.isnan(p).any()]:
@@ -62,8 +62,19 @@ def save(
     state = {k: v for k, v in state.items() if not head_only or k.startswith(prefix)}
     metadata = {"format": _FORMAT, "header": json.dumps(header)}
     with replacing(path) as temporary:
-        temporary.write_bytes(safetensors.torch.save(_unshared(state), metadata=metadata))
+        temporary.write_bytes(to_bytes(state, metadata))
     return path
+
+
+def to_bytes(state: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """A safetensors file; the same tensors and metadata give the same bytes, which the library alone does not promise."""
+    raw = _safetensors().torch.save(_unshared(state), metadata=metadata)
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
+    return bytes(len(text).to_bytes(8, "little") + text + raw[8 + length :])
 
 
 def load(path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> nn.Module:

@@ -108,11 +108,10 @@ def test_data_that_are_not_there(capsys, place):
     ids=lambda more: more[0],
 )
 def test_a_run_is_resumed_as_it_was(more, capsys, finished):
-    words = "--resume goes on with a run as it was: leave out the recipe, --set, --data and --out."
+    words = "--resume goes on with a run as it was: leave out the recipe, --set, --data, --strict and --out."
     assert words in refused(capsys, *more, "--resume", str(finished))
 
 
-@pytest.mark.xfail(strict=True, reason="_resumed does not look at --strict, which then does nothing")
 def test_a_run_cannot_become_strict(capsys, finished):
     assert "--resume goes on with a run as it was" in refused(capsys, "--strict", "--resume", str(finished))
 

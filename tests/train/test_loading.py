@@ -70,8 +70,8 @@ def test_a_batch_of_features_is_its_rows(dtype):
     generator = torch.Generator().manual_seed(0)
     data = FeatureSet(torch.randn(10, 4, generator=generator).to(dtype), torch.arange(10) % 3)
     inputs, labels = Batches(data).__getitems__([7, 2, 2])
-    assert inputs.dtype == dtype
-    assert torch.equal(inputs, data.features[[7, 2, 2]])
+    assert inputs.dtype == torch.float32
+    assert torch.equal(inputs, data.features[[7, 2, 2]].float())
     assert torch.equal(labels, data.labels[[7, 2, 2]])
 
 
@@ -108,16 +108,6 @@ def test_the_order_is_of_seed_and_epoch_alone():
         assert len({str(order[seed, epoch]) for epoch in (0, 1, 2)}) == 3
     assert order[0, 0] != order[1, 0]
     assert all(sorted(flat(batches)) == list(range(40)) for batches in order.values())
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="DistributedSampler shuffles by seed + epoch: run 1 sees in epoch t what run 0 sees in epoch t + 1",
-)
-def test_two_seeds_share_no_order():
-    data = images(40)
-    first, second = ({str(epoch_of(data, epoch, batch_size=8, seed=seed)) for epoch in range(4)} for seed in (0, 1))
-    assert not first & second
 
 
 def test_without_shuffling_all_come_once_and_in_order():
@@ -159,11 +149,6 @@ def test_a_step_of_many_processes_is_a_step_of_one(num, global_batch, num_replic
             assert sorted(flat(together)) == list(range(num))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="DistributedSampler pads each process to ceil(N / world) before the last batch is dropped, so a rest of at "
-    "least batch - world + 1 examples becomes one more step, with doubled examples",
-)
 def test_a_rest_that_nearly_fills_a_batch_makes_no_extra_step_on_two_processes():
     data = images(15)
     alone = epoch_of(data, 0, batch_size=8)

@@ -134,7 +134,6 @@ def test_a_file_extends_a_packaged_recipe_section_by_section(tmp_path):
     assert mine.data == base.data
 
 
-@pytest.mark.xfail(strict=True, reason="_read looks for a file that is extended from the current folder only")
 def test_a_file_extends_the_file_beside_it(tmp_path):
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(RECORD))
     (tmp_path / "mine.yaml").write_text("extends: base.yaml\ntrain: {epochs: 9}\n")
@@ -158,7 +157,7 @@ def test_recipes_that_extend_each_other(around, tmp_path):
         ("", "holds no recipe: it must be a YAML mapping"),
         ("- 1\n- 2", "holds no recipe: it must be a YAML mapping"),
         ("a string", "holds no recipe: it must be a YAML mapping"),
-        ("about: x", "lacks 'needs': add it"),
+        ("about: x", "lacks 'data': add it"),
         ("extends: cifar10-resnet81\n", "did you mean cifar10-resnet18"),
         ("extends: cifar10-resnet18\ntrain: 5\n", "has a bad 'train': input should be a valid dictionary"),
         ("extends: cifar10-resnet18\nagument: cifar\n", "has a setting 'agument' that does not exist; choose from"),
@@ -224,7 +223,7 @@ def test_a_setting_that_is_like_none_is_told_all():
         changed("model.layer.zzz=1")
 
 
-@pytest.mark.parametrize("missing", ["about", "needs", "data", "model", "train", "data.name", "train.epochs"])
+@pytest.mark.parametrize("missing", ["data", "model", "train", "data.name", "train.epochs"])
 def test_a_missing_setting_is_named(missing):
     record = copy.deepcopy(RECORD)
     *sections, key = missing.split(".")

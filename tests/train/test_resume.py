@@ -182,10 +182,6 @@ def test_a_resumed_run_remembers_its_best_epoch(recipe_file, tmp_path, monkeypat
     assert go_on(recipe_file, tmp_path / "run", "dense").best_epoch == 2
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="ModelCheckpoint forgets the best score when its folder has moved, and the next epoch overwrites best.ckpt",
-)
 def test_a_run_that_was_moved_remembers_its_best_epoch(recipe_file, tmp_path, monkeypatch):
     grade(monkeypatch, best=2)
     interrupt(recipe_file, tmp_path / "run", "dense", epoch=4, error=KeyboardInterrupt(), resume=False)

@@ -122,6 +122,10 @@ def _open(name: str, wish: Wish) -> Found:
     """Find out who makes this network, and have it made."""
     prefix, _, rest = name.partition(":")
     ours = name in _OURS or re.fullmatch(r"resnet[1-9]\d*", name)
+    if not (ours or name in CIFAR_CHECKPOINTS or name == efficientnet.NAME or (rest and prefix in LIBRARIES)):
+        meant = guess(name, [*backbone_names(), *(f"{library}:{rest}" for library in LIBRARIES if rest)])
+        listing = ", ".join((*backbone_names(), "timm:NAME", "torchvision:NAME", "hf:OWNER/NAME", "hf:FOLDER"))
+        raise InputError(f"There is no backbone named {name!r}{meant} (Names: {listing}.)")
     if wish.width is not None and not ours:
         raise InputError(f"{name} has a width of its own: leave width out, or take one of {', '.join(_OURS)}.")
     if wish.in_channels != 3 and name != "small-cnn":
@@ -132,12 +136,8 @@ def _open(name: str, wish: Wish) -> Found:
         return _open_checkpoint(wish)
     if name == efficientnet.NAME:
         return _open_efficientnet(wish)
-    if rest and prefix in LIBRARIES:
-        with in_one_sentence(name, extra=prefix):
-            return LIBRARIES[prefix](wish)
-    meant = guess(name, [*backbone_names(), *(f"{library}:{rest}" for library in LIBRARIES if rest)])
-    listing = ", ".join((*backbone_names(), "timm:NAME", "torchvision:NAME", "hf:OWNER/NAME", "hf:FOLDER"))
-    raise InputError(f"There is no backbone named {name!r}{meant} (Names: {listing}.)")
+    with in_one_sentence(name, extra=prefix):
+        return LIBRARIES[prefix](wish)
 
 
 def _find_head(name: str, network: nn.Module) -> nn.Linear:

@@ -10,11 +10,11 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
 
 from bndl.files import replacing
 
-__all__ = ["Bar", "History", "SeedEachStep"]
+__all__ = ["Bar", "Checkpoints", "History", "SeedEachStep"]
 
 
 class SeedEachStep(L.Callback):
@@ -114,6 +114,18 @@ class History(L.Callback):
             with replacing(self.path) as temporary:
                 temporary.write_text(text.getvalue())
             self.tell(row)
+
+
+class Checkpoints(ModelCheckpoint):
+    """Lightning's checkpoints, that remember the best score also when the run's folder has moved."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what was known, at the place where the files are now."""
+        here = str(self.dirpath)
+        there = str(state_dict["dirpath"])
+        moved = {k: v.replace(there, here) if isinstance(v, str) else v for k, v in state_dict.items()}
+        scores: dict[str, Any] = state_dict["best_k_models"]
+        super().load_state_dict(moved | {"best_k_models": {k.replace(there, here): v for k, v in scores.items()}})
 
 
 class Bar(RichProgressBar):

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from bndl.calibrate import best_log_scale, calibrate
 from bndl.convert import find_layer, find_linear
-from bndl.errors import FileError, MissingExtraError
+from bndl.errors import FileError
 from bndl.features import FeatureSet, evaluating, extract
 from bndl.files import replacing
 from bndl.layer import DecisionLayer
 from bndl.metrics import expected_calibration_error, negative_log_likelihood, pavpu, weights_per_class
 from bndl.predict import Decider, decide_all
-from bndl.store import load, save
+from bndl.store import load, save, to_bytes
 
 __all__ = ["Row", "is_bayesian", "load_weights", "measure", "save_weights"]
 
@@ -117,12 +117,8 @@ def save_weights(model: nn.Module, path: Path, *, classes: Sequence[str], head_o
     if is_bayesian(model):
         save(model, path, classes=classes, head_only=head_only)
         return
-    try:
-        from safetensors.torch import save as to_bytes
-    except ImportError as error:
-        raise MissingExtraError("saving a model", extra="io") from error
     prefix = f"{find_linear(model)[0]}." if head_only else ""
-    state = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items() if k.startswith(prefix)}
+    state = {key: value for key, value in model.state_dict().items() if key.startswith(prefix)}
     metadata = {"format": "bndl-dense", "header": json.dumps({"classes": list(classes), "head_only": head_only})}
     with replacing(path) as temporary:
         temporary.write_bytes(to_bytes(state, metadata=metadata))

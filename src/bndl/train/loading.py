@@ -74,7 +74,12 @@ def loader(
         workers: processes that decode images; None chooses.
     """
     sampler: DistributedSampler[Any] = DistributedSampler(
-        Batches(data), num_replicas=num_replicas, rank=rank, shuffle=shuffle, seed=seed
+        Batches(data),
+        num_replicas=num_replicas,
+        rank=rank,
+        shuffle=shuffle,
+        seed=seed,
+        drop_last=shuffle and len(data) >= batch_size * num_replicas,  # or examples would be repeated to fill a batch
     )
     workers = num_workers(data) if workers is None else workers
     return DataLoader(
@@ -84,6 +89,7 @@ def loader(
         num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator(),  # leaves the global one alone
     )
 
 

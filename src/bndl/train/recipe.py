@@ -10,7 +10,6 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bndl.backbones import CIFAR_CHECKPOINTS
 from bndl.errors import FileError, InputError
 from bndl.objective import PRESETS, Objective
 from bndl.train.module import Optimization
@@ -186,11 +185,6 @@ def parse_recipe(record: Mapping[str, Any], *, name: str) -> Recipe:
     try:
         recipe = Recipe.model_validate(record)
         recipe.train.resolved_objective()
-        network = recipe.model
-        if network.frozen and not (network.pretrained or network.start or network.backbone in CIFAR_CHECKPOINTS):
-            raise InputError(
-                f"{name} freezes a backbone that nobody trained: set model.pretrained=true, or model.start to a run."
-            )
         return recipe
     except ValidationError as error:
         raise InputError(_sentence(error, name)) from error

@@ -134,7 +134,11 @@ def read_recipe(folder: Path) -> Recipe:
     path = folder / "recipe.yaml"
     if not path.is_file():
         raise FileError(f"{folder} is no run's folder, it has no recipe.yaml: bndl train RECIPE --out DIR makes one.")
-    return parse_recipe(yaml.safe_load(path.read_text(encoding="utf-8")), name=str(path))
+    try:
+        record = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise FileError(f"{path} is damaged: start a new run.") from error
+    return parse_recipe(record, name=str(path))
 
 
 def read_plan(folder: Path) -> SplitPlan | None:
@@ -154,9 +158,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileError(f"{path} is missing: the run has not finished; bndl train --resume {path.parent} goes on.")
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise FileError(f"{path} is damaged: train again.") from error
+    if not isinstance(record, dict):
+        raise FileError(f"{path} is damaged: it holds no JSON object; train again.")
     return record
 
 

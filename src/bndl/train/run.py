@@ -1,10 +1,8 @@
 """A training run: from a recipe to a folder with everything to use it, to repeat it and to go on with it."""
 
 import os
-import pickle
 import time
 import warnings
-import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -14,10 +12,10 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 
+from bndl.backbones import CIFAR_CHECKPOINTS
 from bndl.convert import find_layer, find_linear
 from bndl.data import LabelledSet, Splits
 from bndl.data.cache import cached_features
@@ -25,7 +23,7 @@ from bndl.data.images import decode
 from bndl.errors import FileError, InputError
 from bndl.features import FeatureSet
 from bndl.train.augment import Augment
-from bndl.train.callbacks import Bar, History, SeedEachStep
+from bndl.train.callbacks import Bar, Checkpoints, History, SeedEachStep
 from bndl.train.finish import Row, is_bayesian, load_weights, measure, save_weights
 from bndl.train.loading import Loaders, loader, num_workers
 from bndl.train.module import Classifier
@@ -150,14 +148,16 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
     folder = Path(folder)
     recipe = read_recipe(folder)
     record, results = read_json(folder / "run.json"), read_json(folder / "results.json")
-    facts = record["data"]
-    model = build_model(
-        recipe, num_classes=len(facts["classes"]), channels=facts["channels"], side=facts["side"], head="dense"
-    )
+    try:
+        facts, parts = record["data"], results["parts"]
+        classes, channels, side = tuple(facts["classes"]), int(facts["channels"]), int(facts["side"])
+        rows = {part: [Row(**row) for row in of_part] for part, of_part in parts.items()}
+        outcome = Outcome(results["best_epoch"], results["seconds"], rows)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise FileError(f"run.json or results.json in {folder} lacks a part: train again.") from error
+    model = build_model(recipe, num_classes=len(classes), channels=channels, side=side, head="dense")
     model = load_weights(folder / "model.safetensors", model, dense=recipe.model.head == "dense")
-    parts = {part: [Row(**row) for row in rows] for part, rows in results["parts"].items()}
-    outcome = Outcome(results["best_epoch"], results["seconds"], parts)
-    return Run(folder, recipe, tuple(facts["classes"]), model, outcome, facts["channels"], facts["side"])
+    return Run(folder, recipe, classes, model, outcome, channels, side)
 
 
 def _silent(line: str) -> None:
@@ -184,6 +184,10 @@ def _task(recipe: Recipe, model: nn.Module, splits: Splits, cache: Path, device:
         if recipe.train.channels_last and _may_be_channels_last(model):
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return _Task(module.train(), dict(given), side)
+    if not (recipe.model.pretrained or recipe.model.start or recipe.model.backbone in CIFAR_CHECKPOINTS):
+        tell(
+            "the backbone is frozen and was never trained, so its features are random: set model.pretrained or model.start"
+        )
     features = {}
     for name, part in given.items():
         tell(f"features of {len(part)} {name} images, from the cache or into it: {cache}")
@@ -212,7 +216,7 @@ def _trainer(recipe: Recipe, folder: Path, launch: Launch, *, bar: bool, tell: T
             f"{row['val_accuracy']:.2%}, {row['seconds']:.0f} s ({row['data_wait']:.1%} waiting for data)"
         )
 
-    checkpoints = ModelCheckpoint(
+    checkpoints = Checkpoints(
         folder / "checkpoints", filename="best", monitor="val_nll", save_last=True, enable_version_counter=False
     )
     try:
@@ -261,41 +265,39 @@ def _fit(trainer: L.Trainer, recipe: Recipe, task: _Task, folder: Path, *, resum
         workers=recipe.data.workers,
     )
     last = folder / "checkpoints" / "last.ckpt"
+    going_on = resume and last.is_file()
+    if going_on:
+        _read_checkpoint(last)  # Lightning would advise to unpickle whatever it is
     with warnings.catch_warnings():
         for message in _BESIDE_THE_POINT:
             warnings.filterwarnings("ignore", message=message)
         try:
-            trainer.fit(
-                module, datamodule=loaders, ckpt_path=last if resume and last.is_file() else None, weights_only=True
-            )
+            trainer.fit(module, datamodule=loaders, ckpt_path=last if going_on else None, weights_only=True)
         except SystemExit as error:  # how Lightning leaves after Ctrl-C
             raise KeyboardInterrupt from error
-        except (EOFError, zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError) as error:
-            if resume and _is_damaged(last):
-                raise FileError(
-                    f"{last} is damaged: copy best.ckpt beside it over it to go on from there, or start a new run."
-                ) from error
-            raise
 
 
-def _is_damaged(checkpoint: Path) -> bool:
+def _read_checkpoint(path: Path) -> dict[str, Any]:
     try:
-        torch.load(checkpoint, map_location="cpu", weights_only=True)
-    except Exception:  # damaged bytes make torch.load raise almost anything
-        return True
-    return False
+        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint["state_dict"], checkpoint["epoch"]
+    except Exception as error:  # damaged bytes make torch.load raise almost anything
+        raise FileError(f"{path} is missing or damaged: start a new run.") from error
+    return checkpoint
 
 
 def _finish(recipe: Recipe, splits: Splits, task: _Task, folder: Path, device: torch.device, started: float) -> Outcome:
     """Take the best epoch, calibrate, measure, save; on a model of its own, for a strategy may have cut up the other."""
-    checkpoint = torch.load(folder / "checkpoints" / "best.ckpt", map_location="cpu", weights_only=True)
+    checkpoint = _read_checkpoint(folder / "checkpoints" / "best.ckpt")
     model = _build(recipe, splits)
     module = _trained_part(recipe, model)
     prefix = "model."
     module.load_state_dict(
         {k.removeprefix(prefix): v for k, v in checkpoint["state_dict"].items() if k.startswith(prefix)}
     )
-    batches = {name: _batches(part) for name, part in task.parts.items() if name != "train"}
+    batches = {
+        name: _batches(part, workers=recipe.data.workers) for name, part in task.parts.items() if name != "train"
+    }
     parts = measure(module.to(device), batches, seed=recipe.train.seed)
     outcome = Outcome(int(checkpoint["epoch"]) + 1, time.monotonic() - started, parts)
     head_only = recipe.model.frozen and recipe.model.start is None
@@ -304,8 +306,8 @@ def _finish(recipe: Recipe, splits: Splits, task: _Task, folder: Path, device: t
     return outcome
 
 
-def _batches(part: LabelledSet | FeatureSet) -> Any:
-    return part if isinstance(part, FeatureSet) else loader(part, batch_size=_BATCH)
+def _batches(part: LabelledSet | FeatureSet, *, workers: int | None) -> Any:
+    return part if isinstance(part, FeatureSet) else loader(part, batch_size=_BATCH, workers=workers)
 
 
 def _is_first() -> bool:
