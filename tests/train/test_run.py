@@ -588,7 +588,7 @@ def test_other_data_are_not_resumed_on(tmp_path):
         run(tmp_path / "run", f"data.name={place}", "data.size=8", tell=_interrupting)
     first = sorted(place.rglob("*.png"))[0]
     first.rename(first.with_name("zzz.png"))
-    with pytest.raises(FileError, match="has changed since the run in .* began: put the data back"):
+    with pytest.raises(FileError, match=r"has changed since the run in .* began: put the data back"):
         train(read_recipe(tmp_path / "run"), tmp_path / "run", resume=True)
 
 
