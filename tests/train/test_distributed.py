@@ -39,8 +39,8 @@ def fit(out: Path, devices: int, *, num_data: int = NUM_TRAIN) -> None:
     module = Classifier(
         model,
         num_data=num_data,
-        objective=Objective(beta=3e-4, phi="sum"),
-        optimization=Optimization(lr=0.05),
+        objective=Objective(beta=3e-4, phi="sum", edge=1.0),  # a wide gate does not amplify rounding
+        optimization=Optimization(lr=0.1),
         augment=_AsFloat(),
     )
     trainer = L.Trainer(
@@ -94,18 +94,18 @@ def test_two_processes_learn_what_one_learns(alone, tmp_path):
     result = started(__file__, str(tmp_path), "2", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     for name in ("loss", "kl", "val_nll"):
-        assert curve(tmp_path, name) == pytest.approx(curve(alone, name), rel=1e-3), name
+        assert curve(tmp_path, name) == pytest.approx(curve(alone, name), rel=1e-4), name
     assert curve(tmp_path, "val_accuracy") == pytest.approx(curve(alone, "val_accuracy"), abs=1.5 / NUM_VAL)
-    assert curve(alone, "val_accuracy")[-1] > 0.25, "this case is about a model that learns"
+    assert curve(alone, "val_accuracy")[-1] > 0.5, "this case is about a model that learns"
     ours, theirs = (torch.load(folder / "weights.pt", weights_only=True) for folder in (tmp_path, alone))
     for key, value in theirs.items():
-        torch.testing.assert_close(ours[key], value, rtol=1e-3, atol=1e-3, msg=key)
+        torch.testing.assert_close(ours[key], value, rtol=1e-4, atol=1e-4, msg=key)
     assert theirs["4.weight"].min() > 0, "this case is about weights that stay above zero"
 
 
 def test_the_number_of_data_of_one_process_would_show(alone, tmp_path):
     fit(tmp_path, 1, num_data=NUM_TRAIN // 2)
-    for name, difference in {"loss": 1e-3, "kl": 2e-2}.items():
+    for name, difference in {"loss": 5e-4, "kl": 2e-2}.items():
         for ours, theirs in zip(curve(tmp_path, name), curve(alone, name), strict=True):
             assert ours > (1 + difference) * theirs
 
