@@ -149,6 +149,14 @@ def test_recipes_that_extend_each_other(around, tmp_path):
         load_recipe(files[0])
 
 
+@pytest.mark.parametrize("around", [1, 2, 3])
+def test_recipes_beside_each_other_that_extend_each_other(around, tmp_path):
+    for number in range(around):
+        (tmp_path / f"{number}.yaml").write_text(f"extends: {(number + 1) % around}.yaml\n")
+    with pytest.raises(FileError, match="extends itself, by way of"):
+        load_recipe(tmp_path / "0.yaml")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -233,10 +233,10 @@ def _read(source: str, *, seen: tuple[str, ...]) -> dict[str, Any]:
     base = record.pop("extends", None)
     if base is None:
         return record
-    if base in seen or base == source:
-        raise FileError(f"{source} extends itself, by way of {base}: take one of the extends lines out.")
     beside = Path(source).expanduser().parent / str(base)  # a file's own folder comes first
     start = str(beside) if source not in packaged and beside.is_file() else str(base)
+    if start in seen or start == source:
+        raise FileError(f"{source} extends itself, by way of {base}: take one of the extends lines out.")
     return _merged(_read(start, seen=(*seen, source)), record)
 
 

@@ -123,7 +123,10 @@ def write_record(folder: Path, recipe: Recipe, splits: Splits, launch: Launch) -
 
 def check_same_data(folder: Path, splits: Splits) -> None:
     """A run goes on with the examples that it began with: with others, those to test on might be trained on."""
-    if read_json(folder / "run.json")["data"].get("fingerprint") != splits.train.fingerprint:
+    known = read_json(folder / "run.json").get("data")
+    if not isinstance(known, dict) or "fingerprint" not in known:
+        raise FileError(f"{folder / 'run.json'} is damaged: start a new run.")
+    if known["fingerprint"] != splits.train.fingerprint:
         raise FileError(
             f"{splits.train.name} has changed since the run in {folder} began: put the data back, or start a new run."
         )
