@@ -24,7 +24,7 @@ from bndl.objective import Objective, kl, resolve
 from bndl.predict import Decider, about_empty, decide_all
 from bndl.progress import track
 
-__all__ = ["Epoch", "FitResult", "fit"]
+__all__ = ["Epoch", "FitResult", "fit", "hold_out"]
 
 _HELD_OUT = 5  # one in so many training examples is kept for validation when none are given
 _WARM_UP = 0.1  # share of the steps over which the learning rate and beta rise
@@ -115,7 +115,7 @@ def fit(
             rows = torch.arange(len(train), device=generator.device)
             if val is None:
                 everything = train
-                rows, val = _hold_out(train, generator)
+                rows, val = hold_out(train, generator)
             task = _frozen_task(layer, train, rows, val, batch_size, generator)
         else:
             task = _whole_task(model, train_loader, lambda: read(val_loader), batch_size, given=val_loader is not None)
@@ -244,7 +244,7 @@ def _nll(layer: DecisionLayer, data: FeatureSet) -> float:
     return float(-probs.clamp_min(torch.finfo(probs.dtype).tiny).log().mean())
 
 
-def _hold_out(data: FeatureSet, generator: torch.Generator) -> tuple[Tensor, FeatureSet]:
+def hold_out(data: FeatureSet, generator: torch.Generator) -> tuple[Tensor, FeatureSet]:
     """Rows to train on, and the rest: every fifth example of each class, in a seeded order; all twice when too few."""
     order = torch.randperm(len(data), generator=generator, device=generator.device)
     order = order[data.labels.to(order.device)[order].argsort(stable=True)]

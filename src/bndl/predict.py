@@ -12,6 +12,7 @@ decision; draws, shared by all examples, are made for the probabilities.
 
 import operator
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, SupportsIndex, get_args
 
@@ -132,6 +133,11 @@ def decide_all(model: nn.Module, x: Any, decider: "Decider", *, batch_size: int,
                 parts.append(decider(features))
     if not parts:
         raise InputError("nothing to predict on: the loader gave no batch.")
+    return cat(parts)
+
+
+def cat(parts: Sequence[Prediction]) -> Prediction:
+    """The predictions of several batches as one."""
     return Prediction(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Prediction)})
 
 
@@ -183,10 +189,10 @@ class Decider:
         else:
             probs, differences = self._sampled(tiles)
         if self.method == "paper":
-            p_value = _t_test(differences.mean(1), differences.var(1), num_samples=self.draws.num_samples)
+            p_value = t_test(differences.mean(1), differences.var(1), num_samples=self.draws.num_samples)
             flip = ((differences < 0).double() + 0.5 * (differences == 0)).mean(1)
         else:
-            p_value, flip = _t_test(mean, variance), _flip(mean, variance)
+            p_value, flip = t_test(mean, variance), flip_probability(mean, variance)
         padded = Prediction(
             labels=torch.cat([tile.first for tile in tiles]),
             probs=probs,
@@ -272,13 +278,13 @@ def about_empty(classes: list[int]) -> str:
     )
 
 
-def _t_test(mean: Tensor, variance: Tensor, *, num_samples: int = TEST_SAMPLES) -> Tensor:
+def t_test(mean: Tensor, variance: Tensor, *, num_samples: int = TEST_SAMPLES) -> Tensor:
     """Two-sided p of a paired t-test with this mean and variance of the difference; 1 where the difference is zero."""
     t = mean.double() / (variance.double() / num_samples).sqrt()
     return student.two_sided_p(torch.where(mean == 0, 0.0, t), df=num_samples - 1)
 
 
-def _flip(mean: Tensor, variance: Tensor) -> Tensor:
+def flip_probability(mean: Tensor, variance: Tensor) -> Tensor:
     """P(difference < 0) for a Gaussian difference; 1/2 where it is exactly zero."""
     z = torch.where(mean == 0, 0.0, mean.double() / variance.double().sqrt())
     flip: Tensor = torch.special.ndtr(-z)

@@ -1,7 +1,7 @@
 """What follows training: calibrate on the validation part, measure on the test part, save; and load it all again."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bndl.baselines import Fitted, get_method
 from bndl.calibrate import best_log_scale, calibrate
 from bndl.convert import find_layer, find_linear
 from bndl.errors import FileError
@@ -16,7 +17,7 @@ from bndl.features import FeatureSet, evaluating, extract
 from bndl.files import replacing
 from bndl.layer import DecisionLayer
 from bndl.metrics import expected_calibration_error, negative_log_likelihood, pavpu, weights_per_class
-from bndl.predict import Decider, decide_all
+from bndl.predict import Decider, Prediction, cat, decide_all
 from bndl.store import load, save, to_bytes
 
 __all__ = ["Row", "is_bayesian", "load_weights", "measure", "save_weights"]
@@ -42,7 +43,7 @@ def is_bayesian(model: nn.Module) -> bool:
     return any(isinstance(module, DecisionLayer) for module in model.modules())
 
 
-def measure(model: nn.Module, parts: Mapping[str, Any], *, seed: int = 0) -> dict[str, list[Row]]:
+def measure(model: nn.Module, parts: Mapping[str, Any], *, method: str, seed: int = 0) -> dict[str, list[Row]]:
     """Fit to ``parts["val"]`` what no training should (noise, temperature), and measure every part.
 
     The decision layer's noise is fitted in place, which changes no decision.
@@ -50,10 +51,14 @@ def measure(model: nn.Module, parts: Mapping[str, Any], *, seed: int = 0) -> dic
     Args:
         model: on the device where it should run, with a decision layer or a linear head; or that head alone.
         parts: batches (inputs, labels) of each part, ``"val"`` among them; feature sets if the model is a head alone.
+        method: what the model was trained by, a name of :data:`bndl.baselines.METHODS`.
         seed: of the noise.
     """
-    if not is_bayesian(model):
+    if method == "dense":
         return _measure_dense(model, parts)
+    if method != "bndl":
+        fitted = get_method(method).predictor(model, seed=seed)
+        return {part: [_row_of_method(method, fitted, data)] for part, data in parts.items()}
     layer = find_layer(model)
     sets = {part: extract(model, data, progress=False) for part, data in parts.items()}
     generator = torch.Generator(layer.weight.device).manual_seed(seed)
@@ -63,17 +68,26 @@ def measure(model: nn.Module, parts: Mapping[str, Any], *, seed: int = 0) -> dic
 
 def _row_of_layer(layer: DecisionLayer, data: FeatureSet) -> Row:
     prediction = decide_all(layer, data.features, Decider(layer), batch_size=_BATCH, progress=False)
-    labels = data.labels.cpu()
+    return _row_of("BNDL", prediction, data.labels.cpu(), weights=weights_per_class(layer))
+
+
+def _row_of_method(name: str, fitted: Fitted, data: Any) -> Row:
+    parts = [(fitted.predict(inputs), truth) for inputs, truth in _pairs(data)]
+    labels, num_classes = torch.cat([truth for _, truth in parts]), parts[0][0].probs.size(1)
+    return _row_of(name, cat([own for own, _ in parts]), labels, weights=fitted.size.active / num_classes)
+
+
+def _row_of(name: str, prediction: Prediction, labels: Tensor, *, weights: float) -> Row:
     correct = prediction.labels == labels
     counts = pavpu(correct, prediction.certain)
     return Row(
-        name="BNDL",
+        name=name,
         accuracy=float(correct.double().mean()),
-        nll=negative_log_likelihood(prediction.probs, labels),
-        ece=expected_calibration_error(prediction.probs, labels),
+        nll=float(negative_log_likelihood(prediction.probs, labels)),
+        ece=float(expected_calibration_error(prediction.probs, labels)),
         pavpu=counts.value,
         pavpu_baseline=counts.baseline,
-        weights_per_class=weights_per_class(layer),
+        weights_per_class=weights,
     )
 
 
@@ -94,22 +108,28 @@ def _row_of_logits(name: str, logits: Tensor, labels: Tensor) -> Row:
     return Row(
         name=name,
         accuracy=float((probs.argmax(dim=1) == labels).double().mean()),
-        nll=negative_log_likelihood(probs, labels),
-        ece=expected_calibration_error(probs, labels),
+        nll=float(negative_log_likelihood(probs, labels)),
+        ece=float(expected_calibration_error(probs, labels)),
     )
 
 
 def _logits(model: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
     device = next(model.parameters()).device
-    if isinstance(data, FeatureSet):
-        data = zip(data.features.split(_BATCH), data.labels.split(_BATCH), strict=True)
     logits, labels = [], []
     with evaluating(model):
-        for inputs, target in data:
+        for inputs, target in _pairs(data):
             output = model(inputs.to(device) if inputs.dtype == torch.uint8 else inputs.to(device, torch.float32))
             logits.append((output if isinstance(output, Tensor) else output.logits).float().cpu())
             labels.append(target)
     return torch.cat(logits), torch.cat(labels)
+
+
+def _pairs(data: Any) -> Iterable[tuple[Tensor, Tensor]]:
+    """Batches (inputs, labels) of a loader, or of a feature set."""
+    if isinstance(data, FeatureSet):
+        return zip(data.features.split(_BATCH), data.labels.split(_BATCH), strict=True)
+    pairs: Iterable[tuple[Tensor, Tensor]] = data
+    return pairs
 
 
 def save_weights(model: nn.Module, path: Path, *, classes: Sequence[str], head_only: bool) -> None:

@@ -1,6 +1,7 @@
 """The thin Lightning module: any classifier, with the ELBO's KL if it has a decision layer."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +16,14 @@ from bndl.errors import InputError
 from bndl.layer import DecisionLayer
 from bndl.objective import Objective, kl, resolve
 
-__all__ = ["Classifier", "Optimization"]
+__all__ = ["Classifier", "Optimization", "cross_entropy"]
+
+Criterion = Callable[[Tensor, Tensor, float], Tensor]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, progress: float) -> Tensor:
+    """The usual loss, a scalar, whatever the share of the training that is done."""
+    return F.cross_entropy(logits, labels)
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,8 @@ class Classifier(L.LightningModule):
         optimization: optimizer, learning rate and warm-ups.
         objective: weight and kind of the KL, see :func:`bndl.kl`; without a decision layer it does not matter.
         augment: is applied to training inputs.
+        criterion: the loss of logits (B, C), labels (B,) and the share of the training that is done, in place of the
+            cross entropy; the KL of a decision layer is added to it.
     """
 
     def __init__(
@@ -80,12 +90,14 @@ class Classifier(L.LightningModule):
         optimization: Optimization | None = None,
         objective: Objective | str = "default",
         augment: nn.Module | None = None,
+        criterion: Criterion = cross_entropy,
     ) -> None:
         super().__init__()
         self.model = model
         self.num_data, self.objective = num_data, resolve(objective)
         self.optimization = Optimization() if optimization is None else optimization
         self.augment = nn.Identity() if augment is None else augment
+        self.criterion = criterion
         self.bayesian = any(isinstance(module, DecisionLayer) for module in model.modules())
         self._validation = _Validation()
 
@@ -101,9 +113,9 @@ class Classifier(L.LightningModule):
         return self.objective.beta * min(1.0, (self.global_step + 1) / max(1.0, warmup))
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """The negative ELBO per example; with no decision layer, the cross entropy."""
-        loss = F.cross_entropy(self(inputs), labels)
-        if not self.bayesian:
+        """The negative ELBO per example; with no decision layer, the criterion alone."""
+        loss = self.criterion(self(inputs), labels, self.global_step / self._num_steps())
+        if not self.bayesian or not self.objective.beta:
             return loss
         cost = kl(self.model, self.num_data, objective=self.objective, beta=self.beta())
         self.log("kl", cost.detach(), on_step=False, on_epoch=True, batch_size=len(labels), sync_dist=True)

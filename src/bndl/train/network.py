@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bndl.backbones import ImageClassifier, build
-from bndl.convert import convert
+from bndl.baselines import get_method
 from bndl.data import Holdout, LabelledSet, Reading, SplitPlan, Splits, load_splits
 from bndl.errors import InputError
 from bndl.train.finish import load_weights
@@ -54,7 +54,7 @@ def build_model(recipe: Recipe, *, num_classes: int, channels: int, side: int, h
         num_classes: C.
         channels: of the images.
         side: of the images; those of another size than the network expects are resized inside it.
-        head: ``"dense"`` for the network before its conversion; None: as the recipe says.
+        head: a method's name in place of the recipe's; ``"dense"`` for the network before its conversion.
     """
     wanted = recipe.model
     grey = channels == 1 and wanted.backbone != "small-cnn"
@@ -72,9 +72,7 @@ def build_model(recipe: Recipe, *, num_classes: int, channels: int, side: int, h
         model = _with_steps(model, grey=grey, size=built.size if side != built.size and not _is_ours(recipe) else None)
         if wanted.start is not None and head is None:
             load_weights(Path(wanted.start) / "model.safetensors", model, dense=True)
-        if (head or wanted.head) == "bndl":
-            model = convert(model, **wanted.layer.model_dump())
-    return model
+        return get_method(head or wanted.head).dress(model, **wanted.layer.model_dump())
 
 
 class Colour(nn.Module):

@@ -73,7 +73,8 @@ class ModelPart(_Part):
         width: channels of the first stage, for our own networks.
         size: side of the images that the network reads; None: what it was made for. Others are resized in it.
         features: how the features of a frozen backbone are stored, ``float32`` or in half the room.
-        head: ``bndl``, or ``dense`` for the same recipe with a linear head.
+        head: ``bndl``; ``dense`` for the same recipe with a linear head; or another method of :mod:`bndl.baselines` that
+            trains a whole network.
         layer: settings of the decision layer.
     """
 
@@ -84,7 +85,7 @@ class ModelPart(_Part):
     width: int | None = Field(default=None, ge=1)
     size: int | None = Field(default=None, ge=1)
     features: Literal["float32", "float16", "bfloat16"] = "float32"
-    head: Literal["bndl", "dense"] = "bndl"
+    head: Literal["bndl", "dense", "nmf", "mc-dropout", "belief-matching", "evidential"] = "bndl"
     layer: LayerPart = LayerPart()
 
 

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 
 from bndl.backbones import CIFAR_CHECKPOINTS
+from bndl.baselines import get_method
 from bndl.convert import find_layer, find_linear
 from bndl.data import LabelledSet, Splits
 from bndl.data.cache import cached_features
@@ -155,8 +156,10 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
         outcome = Outcome(results["best_epoch"], results["seconds"], rows)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise FileError(f"run.json or results.json in {folder} lacks a part: train again.") from error
-    model = build_model(recipe, num_classes=len(classes), channels=channels, side=side, head="dense")
-    model = load_weights(folder / "model.safetensors", model, dense=recipe.model.head == "dense")
+    layered = get_method(recipe.model.head).layered
+    dims = {"num_classes": len(classes), "channels": channels, "side": side}
+    model = build_model(recipe, **dims, head="dense" if layered else recipe.model.head)
+    model = load_weights(folder / "model.safetensors", model, dense=not layered)
     return Run(folder, recipe, classes, model, outcome, channels, side)
 
 
@@ -165,6 +168,10 @@ def _silent(line: str) -> None:
 
 
 def _build(recipe: Recipe, splits: Splits) -> nn.Module:
+    if recipe.model.frozen and recipe.model.head == "mc-dropout":
+        raise InputError(
+            "mc-dropout drops inside the network: set model.frozen=false, or let bndl compare fit it to the features."
+        )
     channels, side = image_dims(splits.train)
     return build_model(recipe, num_classes=len(splits.train.classes), channels=channels, side=side)
 
@@ -250,12 +257,14 @@ def _fit(trainer: L.Trainer, recipe: Recipe, task: _Task, folder: Path, *, resum
     settings = recipe.train
     if settings.compile:
         task.module.compile()
+    method, objective = get_method(recipe.model.head), settings.resolved_objective()
     module = Classifier(
         task.module,
         num_data=len(task.parts["train"]),
         optimization=settings.optimization(),
-        objective=settings.resolved_objective(),
+        objective=objective if method.prior else replace(objective, beta=0.0),
         augment=None if recipe.model.frozen else Augment(recipe.data.augment, task.side),
+        criterion=method.criterion,
     )
     loaders = Loaders(
         task.parts["train"],
@@ -298,7 +307,7 @@ def _finish(recipe: Recipe, splits: Splits, task: _Task, folder: Path, device: t
     batches = {
         name: _batches(part, workers=recipe.data.workers) for name, part in task.parts.items() if name != "train"
     }
-    parts = measure(module.to(device), batches, seed=recipe.train.seed)
+    parts = measure(module.to(device), batches, method=recipe.model.head, seed=recipe.train.seed)
     outcome = Outcome(int(checkpoint["epoch"]) + 1, time.monotonic() - started, parts)
     head_only = recipe.model.frozen and recipe.model.start is None
     save_weights(model.cpu(), folder / "model.safetensors", classes=splits.train.classes, head_only=head_only)
