@@ -85,7 +85,7 @@ def _decide(
     p_value = t_test(mean, variance)
     return Prediction(
         labels=first.cpu(),
-        probs=probs.float().cpu(),
+        probs=probs.cpu(),
         logits=logits.float().cpu(),
         runner_up=second.cpu(),
         p_value=p_value.cpu(),

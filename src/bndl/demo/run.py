@@ -20,7 +20,7 @@ from bndl.fit import fit
 from bndl.layer import DecisionLayer
 from bndl.metrics import (
     Deciles,
-    PAvPU,
+    PAvPUCounts,
     accuracy_by_decile,
     expected_calibration_error,
     features_per_decision,
@@ -48,7 +48,7 @@ class Row:
     accuracy: float
     nll: float
     ece: float
-    pavpu: PAvPU
+    pavpu: PAvPUCounts
     weights_per_class: float
     features_per_decision: float
 
@@ -158,11 +158,11 @@ def _measure(dense: SmallCNN, model: nn.Module, val: _Split, test: _Split, num_c
         Row(
             name="BNDL",
             accuracy=float(correct.double().mean()),
-            nll=negative_log_likelihood(prediction.probs, test.labels),
-            ece=expected_calibration_error(prediction.probs, test.labels),
+            nll=float(negative_log_likelihood(prediction.probs, test.labels)),
+            ece=float(expected_calibration_error(prediction.probs, test.labels)),
             pavpu=pavpu(correct, prediction.certain),
             weights_per_class=weights_per_class(model),
-            features_per_decision=features_per_decision(contributions(layer, features, prediction.labels)),
+            features_per_decision=float(features_per_decision(contributions(layer, features, prediction.labels))),
         ),
     )
     order = prediction.flip_probability.argsort(stable=True).tolist()
@@ -191,11 +191,11 @@ def _dense_row(name: str, logits: Tensor, labels: Tensor, dense: SmallCNN, featu
     return Row(
         name=name,
         accuracy=float(correct.double().mean()),
-        nll=negative_log_likelihood(probs, labels),
-        ece=expected_calibration_error(probs, labels),
+        nll=float(negative_log_likelihood(probs, labels)),
+        ece=float(expected_calibration_error(probs, labels)),
         pavpu=pavpu(correct, torch.ones_like(correct)),
         weights_per_class=float(dense.fc.in_features),
-        features_per_decision=features_per_decision((features * dense.fc.weight[predicted]).abs()),
+        features_per_decision=float(features_per_decision((features * dense.fc.weight[predicted]).abs())),
     )
 
 

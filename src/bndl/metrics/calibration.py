@@ -1,34 +1,128 @@
-"""Whether probabilities mean what they say: negative log-likelihood and expected calibration error."""
+"""Whether probabilities mean what they say: calibration error, with bins of equal width or equal mass."""
 
-import torch
+from dataclasses import dataclass
+
 from torch import Tensor
 
-__all__ = ["expected_calibration_error", "negative_log_likelihood"]
+from bndl.errors import InputError
+from bndl.metrics.inputs import as_flags, as_probs, as_rows, as_scores
+from bndl.metrics.ranking import before, rank
+
+__all__ = [
+    "Reliability",
+    "calibration_error",
+    "check_num_bins",
+    "confidence_of",
+    "equal_width_bins",
+    "expected_calibration_error",
+    "reliability",
+]
 
 
-def negative_log_likelihood(probs: Tensor, labels: Tensor) -> float:
-    """Mean of -ln p(true class), in nats.
+@dataclass(frozen=True)
+class Reliability:
+    """A reliability diagram: one entry a bin of equal width, the least confident first; NaN where a bin is empty."""
 
-    Args:
-        probs: (B, C), rows sum to 1.
-        labels: (B,) true classes.
-    """
-    chosen = probs.gather(1, labels[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)
-    return float(-chosen.log().mean())
+    lower: tuple[float, ...]
+    count: tuple[int, ...]
+    confidence: tuple[float, ...]
+    accuracy: tuple[float, ...]
 
 
-def expected_calibration_error(probs: Tensor, labels: Tensor, *, num_bins: int = 15) -> float:
-    r"""Mean gap between confidence and accuracy over equal-width bins of the largest probability.
+def calibration_error(
+    confidence: Tensor, correct: Tensor, *, num_bins: int = 15, adaptive: bool = False, weights: Tensor | None = None
+) -> Tensor:
+    r"""Mean gap between confidence and accuracy over bins of the confidence.
 
     .. math:: \mathrm{ECE} = \sum_b \frac{n_b}{N}\,\bigl|\mathrm{acc}(b) - \mathrm{conf}(b)\bigr|
 
+    It is never negative, so noise only adds to it: the fewer examples, and in a resample of them, the larger it is.
+
     Args:
-        probs: (B, C), rows sum to 1.
-        labels: (B,) true classes.
+        confidence: (N,) probability of the decision.
+        correct: (N,) bool.
+        num_bins: number of bins.
+        adaptive: bins of equal mass in place of equal width. Equal confidences go together, into the bin that holds the
+            middle of their mass. A resample has bins of its own.
+        weights: (R, N) how often each example counts, a row a bootstrap resample.
+    Returns:
+        float64, dims (), or (R,) with weights.
+    """
+    confidence = as_scores("confidence", confidence, low=0.0, high=1.0 + 1e-6)
+    gap = as_flags("correct", correct, num_examples=len(confidence)).to(confidence.device).double() - confidence
+    check_num_bins(num_bins)
+    rows = as_rows(weights, len(gap), device=gap.device)
+    if adaptive:
+        gaps = _gaps_of_equal_mass(confidence, gap, rows, num_bins)
+    else:
+        table = gap.new_zeros(len(gap), num_bins)
+        table.scatter_(1, equal_width_bins(confidence, num_bins)[:, None], gap[:, None])
+        gaps = rows @ table
+    error = gaps.abs().sum(dim=1) / rows.sum(dim=1)
+    return error[0] if weights is None else error
+
+
+def expected_calibration_error(
+    probs: Tensor, labels: Tensor, *, num_bins: int = 15, adaptive: bool = False, weights: Tensor | None = None
+) -> Tensor:
+    """:func:`calibration_error` of the largest probability.
+
+    Args:
+        probs: (N, C), rows sum to 1.
+        labels: (N,) true classes.
+        num_bins: number of bins of (0, 1].
+        adaptive: bins of equal mass in place of equal width.
+        weights: (R, N) how often each example counts, a row a bootstrap resample.
+    Returns:
+        float64, dims (), or (R,) with weights.
+    """
+    confidence, correct = confidence_of(probs, labels)
+    return calibration_error(confidence, correct, num_bins=num_bins, adaptive=adaptive, weights=weights)
+
+
+def reliability(confidence: Tensor, correct: Tensor, *, num_bins: int = 15) -> Reliability:
+    """Count, mean confidence and accuracy of each bin of equal width.
+
+    Args:
+        confidence: (N,) probability of the decision.
+        correct: (N,) bool.
         num_bins: number of bins of (0, 1].
     """
-    confidence, predicted = probs.double().max(dim=1)
-    bins = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
-    gap = torch.zeros(num_bins, dtype=torch.float64, device=probs.device)
-    gap.index_add_(0, bins, (predicted == labels).double() - confidence)
-    return float(gap.abs().sum() / len(labels))
+    confidence = as_scores("confidence", confidence, low=0.0, high=1.0 + 1e-6)
+    correct = as_flags("correct", correct, num_examples=len(confidence)).to(confidence.device)
+    check_num_bins(num_bins)
+    bins = equal_width_bins(confidence, num_bins)
+    count = bins.bincount(minlength=num_bins)
+    means = [bins.bincount(v, minlength=num_bins) / count for v in (confidence, correct.double())]
+    return Reliability(
+        lower=tuple(b / num_bins for b in range(num_bins)),
+        count=tuple(count.tolist()),
+        confidence=tuple(means[0].tolist()),
+        accuracy=tuple(means[1].tolist()),
+    )
+
+
+def confidence_of(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest probability (N,), and whether its class is the true one (N,)."""
+    probs, labels = as_probs(probs, labels)
+    confidence, predicted = probs.max(dim=1)
+    return confidence, predicted == labels
+
+
+def equal_width_bins(confidence: Tensor, num_bins: int) -> Tensor:
+    """Which of the bins (b / num_bins, (b + 1) / num_bins] holds each float64 confidence (N,); 0 goes to the first."""
+    return (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
+
+
+def check_num_bins(num_bins: int) -> None:
+    """Refuse fewer than one bin."""
+    if num_bins < 1:
+        raise InputError(f"num_bins must be at least 1, got {num_bins}.")
+
+
+def _gaps_of_equal_mass(confidence: Tensor, gap: Tensor, rows: Tensor, num_bins: int) -> Tensor:
+    """Sum of the gaps in each bin (R, num_bins), the bins made for each row."""
+    count, total = rank(confidence).cumulate(rows, gap)
+    middle = (before(count) + count) / 2
+    bins = (middle * num_bins / count[:, -1:]).nan_to_num().long().clamp_max(num_bins - 1)
+    return gap.new_zeros(len(rows), num_bins).scatter_add_(1, bins, total - before(total))

@@ -1,0 +1,218 @@
+"""From cells to one table: mean over seeds, interval, and whether the difference to a reference could be chance."""
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bndl.compare.cells import Cell, Failure
+from bndl.compare.run import Comparison
+from bndl.metrics.figures import FIGURES, OOD_FIGURES
+
+__all__ = ["Column", "Entry", "Row", "Table", "columns_of", "tabulate"]
+
+Verdict = Literal["better", "worse", "same", ""]
+DEFAULT = ("accuracy", "nll", "ece", "brier", "aurc", "error_auroc", "pavpu_05", "pavpu_margin")
+_SEPIN = ("1", "10", "100", "1000", "all")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: the key of its value, its heading, what is better and how it is written."""
+
+    key: str
+    heading: str
+    better: Literal["higher", "lower"]
+    text: Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value with its 95 % interval; how it compares with the reference's on the same examples.
+
+    Attributes:
+        value: mean over the seeds.
+        low: lower end of the interval, over examples and seeds; NaN where there is none.
+        high: upper end.
+        spread: standard deviation over the seeds; NaN for one seed.
+        verdict: ``"better"`` or ``"worse"`` where the interval of the paired difference does not hold zero.
+    """
+
+    value: float
+    low: float
+    high: float
+    spread: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method on a subject: an entry a column, or why it failed."""
+
+    subject: str
+    method: str
+    seeds: tuple[int, ...]
+    entries: Mapping[str, Entry]
+    notes: tuple[str, ...] = ()
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows by subject, the methods in the order they were asked for."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    about: Mapping[str, str]
+    reference: str
+
+    def subjects(self) -> list[str]:
+        """The subjects, in order."""
+        return list(dict.fromkeys(row.subject for row in self.rows))
+
+    def of(self, subject: str) -> list[Row]:
+        """The rows of one subject."""
+        return [row for row in self.rows if row.subject == subject]
+
+    def to_json(self) -> str:
+        """Everything, as JSON; what is not a number is null."""
+        record = {
+            "reference": self.reference,
+            "columns": [{"key": c.key, "heading": c.heading, "better": c.better} for c in self.columns],
+            "about": dict(self.about),
+            "rows": [_plain(asdict(row)) for row in self.rows],
+        }
+        return json.dumps(record, indent=2) + "\n"
+
+
+def columns_of(cells: Sequence[Cell], keys: Sequence[str] | None = None) -> tuple[Column, ...]:
+    """The columns that these cells can fill: chosen figures, OOD by data set, SEPIN, size and times."""
+    found = {key for cell in cells for key in cell.figures}
+    kinds = {kind.key: Column(kind.key, kind.heading, kind.better, kind.text) for kind in FIGURES}
+    percent = FIGURES[0].text
+    kinds["pavpu_margin"] = Column("pavpu_margin", "PAvPU, best margin", "higher", percent)
+    for name in dict.fromkeys(key.split("/")[1] for key in sorted(found) if key.startswith("ood/")):
+        for kind in OOD_FIGURES:
+            key = f"ood/{name}/{kind.key}"
+            kinds[key] = Column(key, f"{kind.heading}, {name}", kind.better, kind.text)
+    if any(cell.sepin for cell in cells):
+        for k in _SEPIN:
+            kinds[f"sepin/{k}"] = Column(f"sepin/{k}", f"SEPIN@{k} x100", "higher", lambda v: f"{100 * v:.2f}")
+    kinds["nnz"] = Column("nnz", "nnz", "lower", lambda v: f"{v:.3f}")
+    kinds["parameters"] = Column("parameters", "parameters", "lower", lambda v: f"{v:,.0f}")
+    kinds["fit"] = Column("fit", "fit, s", "lower", _seconds)
+    kinds["predict"] = Column("predict", "predict, s", "lower", _seconds)
+    if keys is None:
+        extra = [key for key in kinds if key.endswith("/auroc") or key.startswith("sepin/")]
+        keys = [*DEFAULT, *extra, "nnz", "parameters", "fit", "predict"]
+    unknown = [key for key in keys if key not in kinds]
+    if unknown:
+        from bndl.errors import InputError
+
+        raise InputError(f"there is no column {unknown[0]!r}; choose from {', '.join(kinds)}.")
+    return tuple(kinds[key] for key in keys)
+
+
+def tabulate(comparison: Comparison, *, reference: str = "dense", columns: Sequence[str] | None = None) -> Table:
+    """One row a subject and method.
+
+    Args:
+        comparison: what was measured.
+        reference: the method that differences are taken to, on the same examples and resamples.
+        columns: keys of the columns to show; None: the usual ones.
+    """
+    wanted = columns_of(comparison.cells, columns)
+    rows = []
+    for subject in comparison.about:
+        groups: dict[str, list[Cell]] = {}
+        for cell in comparison.cells:
+            if cell.subject == subject:
+                groups.setdefault(cell.method, []).append(cell)
+        against = groups.get(reference, [])
+        failed = {f.method: f for f in comparison.failures if f.subject == subject}
+        rows += [_row(subject, method, cells, against, wanted) for method, cells in groups.items()]
+        rows += [_failed(subject, failure) for method, failure in failed.items() if method not in groups]
+    return Table(wanted, tuple(rows), comparison.about, reference)
+
+
+def _row(subject: str, method: str, cells: list[Cell], against: list[Cell], columns: Sequence[Column]) -> Row:
+    entries = {column.key: _entry(column, cells, against) for column in columns}
+    notes = tuple(dict.fromkeys(cell.note for cell in cells if cell.note))
+    return Row(subject, method, tuple(cell.seed for cell in cells), entries, notes)
+
+
+def _failed(subject: str, failure: Failure) -> Row:
+    return Row(subject, failure.method, (failure.seed,), {}, failed=failure.reason)
+
+
+def _entry(column: Column, cells: list[Cell], against: list[Cell]) -> Entry:
+    values = [_value(cell, column.key) for cell in cells]
+    mean = statistics.fmean(values)
+    spread = statistics.stdev(values) if len(values) > 1 else math.nan
+    own = _resampled(cells, column.key)
+    if own is None:
+        return Entry(mean, math.nan, math.nan, spread, "")
+    low, high = _interval(own)
+    return Entry(mean, low, high, spread, _verdict(column, cells, against))
+
+
+def _value(cell: Cell, key: str) -> float:
+    if key in cell.figures:
+        return cell.figures[key]
+    if key.startswith("sepin/"):
+        return math.nan if cell.sepin is None else cell.sepin[key.removeprefix("sepin/")]
+    others = {
+        "nnz": cell.size.nnz,
+        "parameters": float(cell.size.parameters),
+        "fit": cell.seconds_to_fit,
+        "predict": cell.seconds_to_predict,
+    }
+    return others.get(key, math.nan)
+
+
+def _resampled(cells: list[Cell], key: str) -> Tensor | None:
+    """The mean over seeds on each resample (R,), where each resample also draws its seeds; None for what has no draws."""
+    if not all(key in cell.draws for cell in cells):
+        return None
+    values = torch.stack([cell.draws[key] for cell in cells])  # (seeds, R)
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randint(len(values), (len(values), values.size(1)), generator=generator)
+    return values.gather(0, chosen).mean(dim=0)
+
+
+def _verdict(column: Column, cells: list[Cell], against: list[Cell]) -> Verdict:
+    """Of the difference to the reference, seed by seed, on the same resamples of the examples."""
+    if not against or against[0].method == cells[0].method:
+        return ""
+    own, theirs = _resampled(cells, column.key), _resampled(against, column.key)
+    if own is None or theirs is None:
+        return ""
+    low, high = _interval(own - theirs)
+    if not (low > 0 or high < 0):
+        return "same"
+    return "better" if (low > 0) == (column.better == "higher") else "worse"
+
+
+def _interval(values: Tensor) -> tuple[float, float]:
+    sound = values[~values.isnan()]
+    if not len(sound):
+        return math.nan, math.nan
+    low, high = sound.quantile(torch.tensor([0.025, 0.975], dtype=sound.dtype)).tolist()
+    return low, high
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
