@@ -1,0 +1,110 @@
+"""``bndl compare`` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bndl.baselines import METHODS
+from bndl.baselines.temperature import Temperature
+from bndl.cli import main
+from bndl.compare.paper import PAPER
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]
+
+RECORD = {
+    "about": "a test",
+    "data": {"name": "digits", "val": 0.2, "workers": 0},
+    "model": {"backbone": "small-cnn", "width": 4, "head": "dense"},
+    "train": {"epochs": 1, "batch_size": 64},
+}
+RUN = "runs/tiny-dense-0"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    """A folder with a recipe and its finished run."""
+    place = tmp_path_factory.mktemp("cli")
+    (place / "tiny.yaml").write_text(yaml.safe_dump(RECORD))
+    assert main(["train", str(place / "tiny.yaml"), "--out", str(place / RUN)]) == 0
+    return place
+
+
+@pytest.fixture
+def place(base, monkeypatch, capsys) -> Path:
+    monkeypatch.chdir(base)
+    capsys.readouterr()
+    return base
+
+
+def refused(capsys, *args: str) -> str:
+    assert main(["compare", *args]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
+    return err
+
+
+def test_list_shows_methods_checkpoints_and_tables(capsys):
+    assert main(["compare", "--list"]) == 0
+    out = capsys.readouterr().out
+    for name in (*METHODS, *PAPER, "resnet56_cifar10"):
+        assert name in out
+
+
+def test_one_command_gives_a_table_in_every_format(place, capsys):
+    args = ["compare", RUN, "--methods", "dense,temperature", "--seeds", "0,1", "--ood", "digits"]
+    assert main(args) == 0
+    out = capsys.readouterr().out
+    assert "temperature" in out
+    assert "OOD AUROC" in " ".join(out.split())
+    written = {path.name for path in (place / "compare").iterdir() if path.is_file()}
+    assert written == {"table.md", "table.tex", "table.json", "compare-tiny-dense-0.png"}
+    for form in ("markdown", "latex", "json"):
+        assert main([*args, "--format", form]) == 0
+        text = capsys.readouterr().out
+        suffix = {"markdown": "md", "latex": "tex", "json": "json"}[form]
+        assert text == (place / "compare" / f"table.{suffix}").read_text()
+    rows = json.loads((place / "compare" / "table.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == ["dense", "temperature"]
+    assert rows[0]["seeds"] == [0, 1]
+
+
+def test_a_failed_method_is_told_and_the_rest_is_there(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Temperature, "fit", lambda *_a, **_k: 1 / 0)
+    args = ["compare", RUN, "--seeds", "0", "--out", str(tmp_path), "--cache", "compare/features"]
+    assert main([*args, "--methods", "dense,temperature"]) == 0
+    out = capsys.readouterr().out
+    assert "temperature: failed: ZeroDivisionError" in out
+    assert main([*args, "--methods", "temperature"]) == 1  # nothing to show
+
+
+def test_the_papers_figure_of_uncertainty_is_drawn(place, tmp_path, capsys):
+    args = ["--paper", "fig-uncertainty", "--methods", "dense", "--seeds", "0", "--out", str(tmp_path)]
+    assert main(["compare", "tiny.yaml", *args]) == 0
+    curve = json.loads((tmp_path / "deciles.json").read_text())[0]
+    assert len(curve["accuracy"]) == 10
+    assert curve["uncertainty"] == sorted(curve["uncertainty"])
+    assert (tmp_path / "fig-uncertainty.png").is_file()
+    assert "Figure 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "name what to compare on"),
+        (["nothing"], "neither a recipe's name nor a file"),
+        ([RUN, "--methods", "bndel"], "did you mean 'bndl'"),
+        ([RUN, "--seeds", "one"], "whole numbers"),
+        ([RUN, "--seeds", "-1"], "from 0 to"),
+        ([RUN, "--seeds", "0,0"], "twice"),
+        ([RUN, "--ood", "a=digits", "--ood", "a=digits"], "each name once"),
+        ([RUN, "--set", "train.lr=1"], "changes recipes"),
+        ([RUN, "--small"], "goes with --paper"),
+        (["--paper", "table9"], "no 'table9'"),
+        ([RUN, "--out", "tiny.yaml"], "is a file"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(place, capsys, args, words):
+    assert words in refused(capsys, *args)
