@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 from bndl._version import __version__
 from bndl.convert import convert
 from bndl.errors import BndlError, FileError, HeadError, InputError, MissingExtraError
+from bndl.evaluate import evaluate
+from bndl.evaluation import Evaluation
 from bndl.fit import FitResult, fit
 from bndl.layer import DecisionLayer
 from bndl.objective import Objective, kl
@@ -18,6 +20,7 @@ __all__ = [
     "BNDLClassifier",
     "BndlError",
     "DecisionLayer",
+    "Evaluation",
     "FileError",
     "FitResult",
     "HeadError",
@@ -27,6 +30,7 @@ __all__ = [
     "Prediction",
     "__version__",
     "convert",
+    "evaluate",
     "fit",
     "kl",
     "load",

@@ -114,8 +114,8 @@ class Method:
     def fit(self, head: nn.Linear, train: FeatureSet, val: FeatureSet, *, seed: int = 0) -> Fitted:
         """Fit to the features of a frozen backbone, whose trained linear head is given (it is not changed).
 
-        Here: train on by the method's own loss, from the given head, on the training features and, as another try, on
-        most of the validation features; the try and the epoch that predict the rest of these best are kept.
+        Here: train on by the method's own loss, from the given head at its best temperature, on the training features and on
+        most of the validation features; what predicts the rest of these best is kept, be it the given head.
 
         Args:
             head: the dense head that the backbone was trained with.

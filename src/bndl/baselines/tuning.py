@@ -1,6 +1,7 @@
 """Train a head on cached features by any loss, with the same budget for every method, and choose on held-out examples."""
 
 import copy
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,16 +10,17 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor, nn
 
+from bndl.calibrate import best_log_scale
 from bndl.features import FeatureSet
 from bndl.fit import hold_out
 
 if TYPE_CHECKING:
     from bndl.baselines.method import Method
 
-__all__ = ["Candidate", "Criterion", "Task", "best_of", "judge", "tune"]
+__all__ = ["Candidate", "Criterion", "Task", "at_best_temperature", "best_of", "judge", "tune"]
 
 EPOCHS = 20
-LEARNING_RATE = 1e-3
+LEARNING_RATES = (1e-3, 1e-2)
 BATCH = 256
 _WARM_UP = 0.1
 
@@ -85,22 +87,38 @@ def judge(method: "Method", module: nn.Module, task: Task, note: str) -> Candida
 
 
 def tune(
-    method: "Method", head: nn.Linear, task: Task, *, epochs: int = EPOCHS, lr: float = LEARNING_RATE, about: str = ""
+    method: "Method", head: nn.Linear, task: Task, *, epochs: int = EPOCHS, about: str = ""
 ) -> Iterator[Candidate]:
-    """Candidates: the head as it is, and the best epoch on each source."""
+    """Candidates: the head as it is, the head at its best temperature, and from there the best epoch of each training.
+
+    A network is too sure of what it has not seen; a method that starts from a calibrated head need not spend its few
+    epochs on the scale of the logits.
+    """
     from bndl.baselines.method import fresh
 
+    start = at_best_temperature(head, task.fitting)
     with torch.random.fork_rng([]):
         torch.manual_seed(task.seed)
         yield judge(method, method.dress(fresh(head)).eval(), task, f"{about}the given head")
-        for name, source in task.sources():
-            module = method.dress(fresh(head))
+        yield judge(method, method.dress(fresh(start)).eval(), task, f"{about}the given head, scaled")
+        for (name, source), lr in itertools.product(task.sources(), LEARNING_RATES):
+            module = method.dress(fresh(start))
             best: Candidate | None = None
             for epoch in _train(module, method.criterion, source, epochs=epochs, lr=lr, seed=task.seed):
-                now = judge(method, module.eval(), task, f"{about}epoch {epoch} on {name}")
+                now = judge(method, module.eval(), task, f"{about}epoch {epoch} on {name}, lr {lr}")
                 best = now if best is None or now.nll < best.nll else best
             if best is not None:
                 yield best
+
+
+@torch.no_grad()
+def at_best_temperature(head: nn.Linear, data: FeatureSet) -> nn.Linear:
+    """A copy of the head whose logits are divided by the temperature that suits ``data`` best."""
+    scaled = copy.deepcopy(head).float()
+    scale = best_log_scale(scaled(data.features.float()), data.labels).exp()
+    for parameter in scaled.parameters():
+        parameter.mul_(scale)
+    return scaled
 
 
 def _train(

@@ -15,6 +15,7 @@ __all__ = ["main"]
 COMMANDS = {
     "demo": "train on scikit-learn's digits, show what the decision layer adds, draw a picture",
     "train": "train a classifier by a recipe, on your data or a known set; stop it, resume it, on one device or many",
+    "evaluate": "measure a run: calibration, errors, certainty, other data, corruptions; a table, JSON and a picture",
     "compare": "methods side by side on the same data: one table with intervals; the paper's tables beside ours",
 }
 

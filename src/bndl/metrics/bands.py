@@ -114,7 +114,7 @@ def curve_of(
         return expected_sum(count, errors, first.expand(len(rows), -1).contiguous()) / first
 
     found = drawn(risk, num_examples, num_resamples=num_resamples, seed=seed)
-    return Curve(plain.coverage, figures_from(torch.tensor(plain.risk, dtype=torch.float64), found))
+    return Curve(plain.coverage, figures_from(plain.risk, found))
 
 
 def drawn(
@@ -128,8 +128,21 @@ def drawn(
     return torch.cat([function(weights) for weights in resamples(num_examples, num_resamples=num_resamples, seed=seed)])
 
 
-def figures_from(values: Tensor | Sequence[float], found: Tensor, *, level: float = _LEVEL) -> tuple[Figure, ...]:
-    """Percentile intervals of P values (P,) from what was drawn of them (R, P)."""
+def figures_from(
+    values: Sequence[float], found: Tensor, *, centred: Sequence[bool] = (), level: float = _LEVEL
+) -> tuple[Figure, ...]:
+    """Percentile intervals of P values from what was drawn of them (R, P).
+
+    Args:
+        values: P of them.
+        found: (R, P) the same on resamples.
+        centred: for which of them the interval is moved to where the value is, see :func:`bndl.metrics.estimate`.
+        level: share of the resamples within the interval.
+    """
+    found = found.double()
+    if centred:
+        off = torch.tensor(values, dtype=torch.float64) - found.mean(dim=0)
+        found = found + torch.where(torch.tensor(centred), off, 0.0)
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = found.double().quantile(ends, dim=0).tolist()
-    return tuple(Figure(float(v), a, b) for v, a, b in zip(values, low, high, strict=True))
+    low, high = found.quantile(ends, dim=0).tolist()
+    return tuple(Figure(v, a, b) for v, a, b in zip(values, low, high, strict=True))
