@@ -91,9 +91,11 @@ def evaluate_all(ways: Ways, data: Any, plan: Plan) -> dict[str, Evaluation]:
     found = _kept(found, started, plan)
     for name, others in plan.ood.items():
         outside = stream(ways, others, plan, description=name, labelled=False)
-        for way, one in found.items():
-            record = outside_of(inside.examples[way], outside.examples[way], num_classes=len(classes), plan=plan)
-            found[way] = replace(one, ood=one.ood | {name: record})
+        records = {
+            way: outside_of(inside.examples[way], outside.examples[way], num_classes=len(classes), plan=plan)
+            for way in found
+        }
+        found = {way: replace(one, ood=one.ood | {name: records[way]}) for way, one in found.items()}
         found = _kept(found, started, plan)
     for shift in shifts(ways, data, plan):
         found = _kept({way: replace(one, shift=shift[way]) for way, one in found.items()}, started, plan)

@@ -241,12 +241,12 @@ def _draw_each(axes: Any, found: Shift, clean: Figure, figure: str, scale: float
 
 
 def _named(evaluations: Evaluations) -> dict[str, Evaluation]:
-    named = {evaluations.name: evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
-    if not named or not all(isinstance(one, Evaluation) for one in named.values()):
+    named = {evaluations.name: evaluations} if isinstance(evaluations, Evaluation) else evaluations
+    if not isinstance(named, Mapping) or not named or not all(isinstance(one, Evaluation) for one in named.values()):
         raise InputError("give an evaluation, or a dict of name to evaluation with at least one.")
     if len(named) > len(COLOURS):
         raise InputError(f"at most {len(COLOURS)} evaluations can be told apart in one picture, got {len(named)}.")
-    return named
+    return dict(named)
 
 
 def _coloured(named: dict[str, Evaluation]) -> list[tuple[str, str, Evaluation]]:

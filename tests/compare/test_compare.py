@@ -86,9 +86,7 @@ def test_finished_cells_are_not_computed_again(frozen, place, monkeypatch):
 
     for method in ("dense", "temperature", "nmf"):
         monkeypatch.setattr(type(get_method(method)), "fit", refuse)
-    again = compare(
-        [str(place / "runs" / "tiny-dense-0")], ["dense", "temperature", "nmf"], [0, 1], options=frozen[1]
-    )
+    again = compare([str(place / "runs" / "tiny-dense-0")], ["dense", "temperature", "nmf"], [0, 1], options=frozen[1])
     assert not again.failures
     for one, other in zip(again.cells, frozen[0].cells, strict=True):
         assert one.figures == other.figures
@@ -118,9 +116,7 @@ def test_one_failure_loses_nothing_and_is_tried_again(place, tmp_path, monkeypat
     run = str(place / "runs" / "tiny-dense-0")
     with monkeypatch.context() as patch:
         patch.setattr(Temperature, "fit", lambda *_a, **_k: 1 / 0)
-        first = compare(
-            [run], ["temperature", "dense"], [0], options=options(place, tmp_path), tell=told.append
-        )
+        first = compare([run], ["temperature", "dense"], [0], options=options(place, tmp_path), tell=told.append)
     assert [cell.method for cell in first.cells] == ["dense"]
     assert first.failures == (Failure("tiny-dense-0", "temperature", 0, "ZeroDivisionError: division by zero"),)
     assert any("temperature" in line and "failed" in line for line in told)
@@ -256,7 +252,9 @@ def test_the_papers_tables_name_recipes_and_methods_that_exist():
         for recipe in table.recipes:
             load_recipe(recipe)
             load_recipe(f"{recipe}-small")
-        assert all((recipe in table.recipes, method in table.methods) == (True, True) for recipe, method in table.printed)
+        assert all(
+            (recipe in table.recipes, method in table.methods) == (True, True) for recipe, method in table.printed
+        )
     with pytest.raises(InputError, match="table1, table2"):
         paper_table("table9")
 

@@ -58,7 +58,8 @@ def strain(images: Tensor, name: str, severity: int) -> float:
 # As published, not every severity changes the pixels more than the one before:
 # - frost dims the image while it grows; the fourth large fog is rougher than the third, but no denser;
 # - the first elastic severities move the whole image rather than its parts (small ones by less than rounding hides);
-# - the small glass of 3 and 5 has as many swaps as that of 2 and 4, and blurs them away;
+# - the small glass of 3 and 5 jitters like that of 2 and 4, and blurs some of it away; the large one of 2 and 4 jitters
+#   further than the one before, but fewer times;
 # - the small motion of 4 has the trail of 3, cut further out; the large snow of 3 has fewer flakes than that of 2.
 MEASURES = {"frost": lost, "fog": lost, "elastic_transform": strain}
 ALL = [(1, 2), (2, 3), (3, 4), (4, 5)]
@@ -66,6 +67,7 @@ ORDERS = {
     ("elastic_transform", "small"): [(1, 3), (2, 3), (3, 4), (4, 5)],
     ("elastic_transform", "large"): [(1, 2), (3, 4), (4, 5)],
     ("glass_blur", "small"): [(1, 4), (2, 4), (3, 5)],
+    ("glass_blur", "large"): [(1, 3), (2, 3), (2, 4), (4, 5)],
     ("motion_blur", "small"): [(1, 2), (2, 3), (4, 5)],
     ("snow", "large"): [(1, 2), (1, 3), (3, 4), (4, 5)],
 }

@@ -63,6 +63,18 @@ def test_equal_confidences_share_a_bin_of_equal_mass():
     assert float(calibration_error(confidence, correct, num_bins=2, adaptive=True)) == 0
 
 
+def test_equal_confidences_go_where_the_middle_of_their_mass_is():
+    """They begin in the first half of the mass, but most of them are in the second: the first bin holds one example."""
+    confidence, correct = torch.tensor([0.2] + 9 * [0.6]), torch.tensor([True] + 9 * [False])
+    found = float(calibration_error(confidence, correct, num_bins=2, adaptive=True))
+    assert found == pytest.approx((0.8 + 9 * 0.6) / 10)
+
+
+def test_an_edge_belongs_to_the_bin_below():
+    confidence, correct = torch.tensor([0.5, 0.7]), torch.tensor([True, False])
+    assert float(calibration_error(confidence, correct, num_bins=2)) == pytest.approx((0.5 + 0.7) / 2)
+
+
 def test_one_bin_is_the_gap_between_the_means():
     probs, labels = some_probs()
     confidence, predicted = probs.double().max(1)

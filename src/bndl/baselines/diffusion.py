@@ -1,6 +1,6 @@
-r"""Diffusion of labels towards a classifier's probabilities, and back: the pure part of CARD.
+r"""Diffusion of labels towards a classifier's probabilities, and back: what CARD is made of.
 
-With :math:`\bar\alpha_t = \prod_{s \le t} (1 - \beta_s)` and the guide f = softmax(head(x)), step t = 1..T of the label y_0 is
+With :math:`\bar\alpha_t = \prod_{s \le t} (1 - \beta_s)` and the guide f = softmax(head(x)), the label y_0 at step t = 1..T is
 
 .. math:: y_t = \sqrt{\bar\alpha_t}\,y_0 + (1 - \sqrt{\bar\alpha_t})\,f + \sqrt{1 - \bar\alpha_t}\,\epsilon, \qquad
     y_T \sim \mathcal{N}(f, I)
@@ -53,7 +53,7 @@ class Schedule:
 
     @classmethod
     def linear(cls, num_steps: int) -> "Schedule":
-        """Betas from 1e-4 to .02 at the authors' 1,000 steps; fewer steps are larger by as much, to end at the same noise."""
+        """Betas from 1e-4 to .02 at the authors' 1,000 steps; fewer steps are so much larger, to end in the same noise."""
         if num_steps < 25:
             raise InputError(f"the linear schedule needs at least 25 steps to end in noise, got {num_steps}.")
         betas = torch.linspace(0.1, 20.0, num_steps, dtype=torch.float64) / num_steps
@@ -113,14 +113,17 @@ def sample(schedule: Schedule, guide: Tensor, noise: Tensor, denoiser: Denoiser)
 
 
 class _Timed(nn.Module):
-    """Linear, times an embedding of the step, batch norm, softplus: (B, in) and steps (B,) -> (B, out)."""
+    """Linear, times an embedding of the step, batch norm, softplus: (B, in) and steps (B,) -> (B, out).
+
+    All steps start alike, at an embedding of 1, and so learn from each other; the authors' start at random.
+    """
 
     def __init__(self, in_features: int, out_features: int, num_steps: int) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, out_features)
         self.embedding = nn.Embedding(num_steps + 1, out_features)
         self.norm = nn.BatchNorm1d(out_features)
-        nn.init.uniform_(self.embedding.weight)
+        nn.init.ones_(self.embedding.weight)
 
     def forward(self, x: Tensor, step: Tensor) -> Tensor:
         normed: Tensor = self.norm(self.embedding(step) * self.linear(x))
@@ -137,43 +140,66 @@ class _Timed(nn.Module):
 
 
 class NoiseNetwork(nn.Module):
-    """The authors' network for the noise in y_t, on features in place of images.
+    r"""The noise in y_t, estimated from the features, the guide and the step.
 
-    [y_t, f] passes a timed layer, is multiplied by an embedding of the features, passes two more, and a linear layer.
+    The authors' network F: its input passes a timed layer, is multiplied by an embedding of the features, passes two more
+    timed layers and a linear one. Ours is how it is fed and read (Karras et al. 2022), for a network that is 30 times
+    narrower and learns for minutes: with :math:`s = \sqrt{\bar\alpha_t}`, :math:`n^2 = 1 - s^2`, the spread
+    :math:`\sigma` of labels about the guide and :math:`v = s^2 \sigma^2 + n^2`,
+
+    .. math:: \epsilon_\theta(x, y_t, f, t) = \frac{n}{v} (y_t - f)
+        - \frac{s \sigma}{\sqrt v}\,F\Bigl(x, \Bigl[\frac{y_t - f}{\sqrt v}, f\Bigr], t\Bigr)
+
+    so what enters and leaves F has unit size at every step, and a new network, F = 0, is the best linear estimate.
 
     Args:
         in_features: K.
         num_classes: C.
-        num_steps: T.
+        schedule: of T steps.
         width: of the hidden layers.
+        spread: sigma, root mean square of y_0 - f.
     """
 
-    def __init__(self, in_features: int, num_classes: int, *, num_steps: int, width: int) -> None:
+    enter: Tensor
+    past: Tensor
+    through: Tensor
+
+    def __init__(self, in_features: int, num_classes: int, *, schedule: Schedule, width: int, spread: float) -> None:
         super().__init__()
+        T, signal = schedule.num_steps, schedule.signal
+        variance = signal.square() * spread**2 + (1 - signal.square())
+        self.register_buffer("enter", variance.rsqrt().float())
+        self.register_buffer("past", ((1 - signal.square()).sqrt() / variance).float())
+        self.register_buffer("through", (signal * spread * variance.rsqrt()).float())
         self.encoder = nn.Sequential(nn.Linear(in_features, width), nn.BatchNorm1d(width))
-        self.first = _Timed(2 * num_classes, width, num_steps)
-        self.second = _Timed(width, width, num_steps)
-        self.third = _Timed(width, width, num_steps)
+        self.first = _Timed(2 * num_classes, width, T)
+        self.second = _Timed(width, width, T)
+        self.third = _Timed(width, width, T)
         self.last = nn.Linear(width, num_classes)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
 
     def forward(self, features: Tensor, noisy: Tensor, guide: Tensor, step: Tensor) -> Tensor:
         """Features (B, K), y_t (B, C), f (B, C), steps (B,) -> the noise (B, C)."""
-        hidden = self.first(torch.cat([noisy, guide], dim=1), step) * self.encoder(features)
-        estimate: Tensor = self.last(self.third(self.second(hidden, step), step))
+        enter, past, through = (at[step][:, None] for at in (self.enter, self.past, self.through))
+        apart = noisy - guide
+        hidden = self.first(torch.cat([enter * apart, guide], dim=1), step) * self.encoder(features)
+        estimate: Tensor = past * apart - through * self.last(self.third(self.second(hidden, step), step))
         return estimate
 
     def given(self, features: Tensor, guide: Tensor) -> Denoiser:
-        """The network in ``eval()`` for these features (B, K) and their guide (B, C), which pass it only once."""
-        C = guide.size(1)
-        embedded = self.encoder(features)
+        """The network in ``eval()`` for these features (B, K) and their guide (B, C), which are embedded only once."""
+        C, embedded = guide.size(1), self.encoder(features)
 
         def denoise(noisy: Tensor, step: int) -> Tensor:
+            apart = noisy - guide
             weight, bias = self.first.at(step)
-            constant = F.linear(guide, weight[:, C:], bias)
-            hidden = F.softplus(F.linear(noisy, weight[:, :C]).add_(constant)).mul_(embedded)
+            of_guide = F.linear(guide, weight[:, C:], bias)
+            hidden = F.softplus(F.linear(apart, self.enter[step] * weight[:, :C]).add_(of_guide)).mul_(embedded)
             for layer in (self.second, self.third):
                 hidden = F.softplus(F.linear(hidden, *layer.at(step)))
-            estimate: Tensor = self.last(hidden)
-            return estimate
+            return self.past[step] * apart - F.linear(hidden, self.through[step] * self.last.weight).add_(
+                self.through[step] * self.last.bias
+            )
 
         return denoise

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from bndl.baselines.dense import Dense, linear_logits
-from bndl.baselines.method import Fitted, Method, Size
+from bndl.baselines.method import Fitted, Method, Size, fresh
 from bndl.baselines.predictions import from_draws
 from bndl.baselines.tuning import Task, best_of, tune
 from bndl.convert import find_linear
@@ -55,9 +55,8 @@ def _resampled(data: FeatureSet, generator: torch.Generator) -> FeatureSet:
 
 def _shaken(head: nn.Linear, generator: torch.Generator) -> nn.Linear:
     """A copy whose weights have noise of a tenth of their spread."""
-    shaken = nn.Linear(head.in_features, head.out_features, bias=head.bias is not None)
-    shaken.load_state_dict(head.state_dict())
+    shaken = fresh(head)
     with torch.no_grad():
-        noise = torch.randn(shaken.weight.size(), generator=generator)
+        noise = torch.randn(shaken.weight.size(), generator=generator).to(shaken.weight)
         shaken.weight += 0.1 * shaken.weight.std() * noise
     return shaken

@@ -23,17 +23,19 @@ from torch import Tensor, nn
 from bndl.baselines.dense import linear_logits
 from bndl.baselines.method import Fitted, Method, Size, fresh
 from bndl.baselines.predictions import from_draws
+from bndl.baselines.tuning import at_best_temperature
 from bndl.errors import BndlError, MissingExtraError
 from bndl.features import FeatureSet, Inputs
 from bndl.predict import Prediction, cat
 
-__all__ = ["Laplace", "Posterior"]
+__all__ = ["Laplace", "Posterior", "normal_points"]
 
-PRECISIONS = tuple(10 ** (exponent / 2) for exponent in range(-6, 9))
-TEMPERATURES = (1.0, 3.0, 10.0, 30.0, 100.0)
+PRECISIONS = tuple(10 ** (exponent / 2) for exponent in range(-4, 9))
+TEMPERATURES = (1.0, 10.0, 100.0)
 _TRIAL_SAMPLES = 64  # draws that choose among them
 _EDGE = 1e-7  # of a uniform draw, whose quantile must be finite
-_BATCH = 256
+_BATCH = 256  # rows whose draws are in memory at once
+_CURVATURE_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Posterior:
         head = fresh(head)
         fitted = _package().KronLaplace(head, "classification")
         with torch.enable_grad():
-            fitted.fit(_Batches(data))
+            fitted.fit(_Batches(data, _CURVATURE_BATCH))
         blocks = [
             [(values.detach(), vectors.detach()) for values, vectors in zip(*block, strict=True)]
             for block in zip(fitted.H.eigenvalues, fitted.H.eigenvectors, strict=True)
@@ -102,11 +104,11 @@ class Posterior:
 
 
 class Laplace(Method):
-    """Sampled logits of the Kronecker-factored posterior of the training features; no weight is changed.
+    """Sampled logits of the Kronecker-factored posterior of the training features; nothing is trained.
 
-    The prior precision and the temperature are those of ``PRECISIONS`` and ``TEMPERATURES`` that predict the validation
-    features best. The marginal likelihood, which needs none, chooses a far narrower posterior: a network that has seen its
-    training set is nearly always right there.
+    Of ``PRECISIONS`` and ``TEMPERATURES`` those are taken that predict the validation features best, around the given head
+    or the head at its best temperature. (The marginal likelihood, which needs no validation features, does worse: a network
+    that has seen its training set is nearly always right there.) 50,000 x 256 features of 100 classes take 80 seconds.
 
     Args:
         num_samples: S, draws shared by all examples; best a power of two.
@@ -120,15 +122,18 @@ class Laplace(Method):
         self.num_samples = num_samples
 
     def fit(self, head: nn.Linear, train: FeatureSet, val: FeatureSet, *, seed: int = 0) -> Fitted:
-        """Compute the curvature once and choose two numbers."""
-        posterior = Posterior.of(head, train)
-        noise = _noise(posterior, _TRIAL_SAMPLES, seed)
-        tries = (
-            replace(posterior, precision=precision, temperature=temperature)
-            for temperature, precision in itertools.product(TEMPERATURES, PRECISIONS)
-        )
-        best = min(tries, key=lambda one: _nll(one, val, noise))
-        note = f"prior precision {best.precision:.3g}, temperature {best.temperature:g}"
+        """Compute the curvature at the head, and at the head with calibrated logits, and choose."""
+        best, lowest, note = None, math.inf, ""
+        for start, about in ((head, "the given head"), (at_best_temperature(head, val), "the given head, scaled")):
+            posterior = Posterior.of(start, train)
+            noise = _noise(posterior, _TRIAL_SAMPLES, seed)
+            for temperature, precision in itertools.product(TEMPERATURES, PRECISIONS):
+                now = replace(posterior, precision=precision, temperature=temperature)
+                nll = _nll(now, val, noise)
+                if best is None or nll < lowest:
+                    best, lowest = now, nll
+                    note = f"{about}, prior precision {precision:.3g}, temperature {temperature:g}"
+        assert best is not None
         return replace(self.predicting(best, seed=seed), note=note)
 
     def predicting(self, posterior: Posterior, *, seed: int = 0) -> Fitted:
@@ -155,19 +160,24 @@ class _Batches:
             yield features.float(), labels
 
 
+def normal_points(num_samples: int, dims: int, *, seed: int) -> Tensor:
+    """Standard normal noise (S, dims), spread evenly (scrambled Sobol): noise that all examples share errs for all alike."""
+    uniform = torch.quasirandom.SobolEngine(dims, scramble=True, seed=seed).draw(num_samples, dtype=torch.float64)
+    points: Tensor = torch.special.ndtri(uniform.clamp(_EDGE, 1 - _EDGE))
+    return points
+
+
 def _noise(posterior: Posterior, num_samples: int, seed: int) -> Tensor:
-    """Standard normal points (2, S, C), spread evenly (scrambled Sobol): shared noise errs for all examples alike."""
+    """Of weights and bias, (2, S, C)."""
     C = posterior.head.out_features
-    uniform = torch.quasirandom.SobolEngine(2 * C, scramble=True, seed=seed).draw(num_samples, dtype=torch.float64)
-    normal: Tensor = torch.special.ndtri(uniform.clamp(_EDGE, 1 - _EDGE))
-    return normal.view(num_samples, 2, C).transpose(0, 1).to(posterior.head.weight)
+    return normal_points(num_samples, 2 * C, seed=seed).view(-1, 2, C).transpose(0, 1).to(posterior.head.weight)
 
 
 @torch.no_grad()
 def _nll(posterior: Posterior, data: FeatureSet, noise: Tensor) -> float:
     """Mean -ln of the average probability of the labels."""
     total = 0.0
-    for features, labels in _Batches(data):
+    for features, labels in _Batches(data, _BATCH):
         log_probs = posterior.draws(features, noise).log_softmax(dim=2)
         chosen = log_probs.gather(2, labels.to(log_probs.device)[:, None].expand(len(noise[0]), -1, -1))
         total -= float((chosen.logsumexp(dim=0) - math.log(len(noise[0]))).sum())

@@ -11,6 +11,7 @@ from bndl.baselines.method import Fitted, Method, Size
 from bndl.baselines.predictions import from_draws
 from bndl.baselines.tuning import Candidate, Task, tune
 from bndl.convert import find_linear, replace_everywhere
+from bndl.errors import InputError
 from bndl.features import Inputs, evaluating, one_pass
 from bndl.predict import Prediction
 
@@ -65,9 +66,11 @@ class MCDropout(Method):
 
     def _masks_on_head(self, model: nn.Module, head: nn.Linear, modules: list[nn.Dropout], inputs: Inputs) -> Tensor:
         rate = modules[0].p
-        assert isinstance(inputs, Tensor)
+        if not isinstance(inputs, Tensor):
+            raise InputError(f"a head takes features (B, K), got {type(inputs).__name__}: give the tensor itself.")
         keep = (torch.rand(self.num_samples, head.in_features) >= rate).to(head.weight) / (1 - rate)
-        return torch.stack([head(inputs * mask) for mask in keep])
+        features = inputs.to(head.weight)
+        return torch.stack([head(features * mask) for mask in keep])
 
     def _passes(self, model: nn.Module, head: nn.Linear, modules: list[nn.Dropout], inputs: Inputs) -> Tensor:
         for module in modules:

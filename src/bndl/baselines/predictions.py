@@ -7,6 +7,7 @@ two classes' log-scores at S = 20 draws, from the mean and variance of their dif
 import torch
 from torch import Tensor
 
+from bndl.errors import InputError
 from bndl.predict import Prediction, flip_probability, t_test
 
 __all__ = ["from_dirichlet", "from_draws", "from_logits"]
@@ -28,6 +29,8 @@ def from_draws(draws: Tensor, *, source: str = "epistemic") -> Prediction:
         draws: (S, B, C) sampled logits, or log-probabilities.
         source: whose doubt the draws are, ``"epistemic"`` (weights, members) or ``"aleatoric"`` (the label's noise).
     """
+    if len(draws) < 2:
+        raise InputError(f"a spread takes at least two draws, got {len(draws)}: raise num_samples, or use from_logits.")
     log_probs = draws.double().log_softmax(dim=2)
     probs = log_probs.exp().mean(dim=0)
     first, second = _first_two(probs)

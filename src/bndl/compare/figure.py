@@ -68,8 +68,14 @@ def _panel(axis: Any, column: Column, rows: list[Row], reference: str) -> None:
     axis.set_title(f"{column.heading} ({arrow})", fontsize=8)
     axis.set_yticks(list(positions), [row.method for row in rows], fontsize=8)
     axis.set_ylim(len(rows) - 0.5, -0.5)
-    axis.xaxis.set_major_formatter(lambda value, _: column.text(value))
     axis.tick_params(axis="x", labelsize=7)
-    axis.locator_params(axis="x", nbins=4) if axis.get_xscale() == "linear" else None
+    if axis.get_xscale() == "linear":
+        axis.locator_params(axis="x", nbins=4)
+        axis.xaxis.set_major_formatter(lambda value, _: column.text(value))
+    else:
+        low, high = axis.get_xlim()
+        axis.set_xlim(min(low, high / 20), high)  # a power of ten at least, so that there is a label
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        axis.minorticks_off()
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color="#f1f3f5")

@@ -56,11 +56,11 @@ def _defocus_blur(x: Tensor, draws: Draws, radius: float, alias_blur: float) -> 
 
 
 def _glass_blur(x: Tensor, draws: Draws, sigma: float, reach: int, rounds: int) -> Tensor:
-    """Blur, swap pixels with neighbours, blur."""
+    """Blur, jitter, blur. Pixels were meant to be swapped; the released images have them copied, and so have these."""
     blurs = [filters.gaussian_matrix(size, sigma) for size in x.size()[2:]]
     x = along(x, *blurs)
     for _ in range(rounds):
-        x = filters.shuffle_locally(x, draws, reach=reach)
+        x = filters.jitter(x, draws, reach=reach)
     return along(x, *blurs)
 
 

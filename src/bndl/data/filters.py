@@ -1,4 +1,4 @@
-"""What corruptions are made of: seeded draws an image, resampling as matrices, blur along a line, plasma, local shuffles.
+"""What corruptions are made of: seeded draws an image, resampling as matrices, blur along a line, plasma, jitter.
 
 Images are (B, C, H, W) float32. Nothing here mixes the images of a batch, nor depends on how many there are.
 """
@@ -18,9 +18,9 @@ __all__ = [
     "disk_kernel",
     "filter_taps",
     "gaussian_matrix",
+    "jitter",
     "motion_blur",
     "plasma",
-    "shuffle_locally",
     "zoom_matrix",
 ]
 
@@ -192,11 +192,11 @@ def plasma(draws: Draws, height: int, width: int, *, decay: float) -> Tensor:
     return cloud[:, :height, :width]
 
 
-def shuffle_locally(images: Tensor, draws: Draws, *, reach: int) -> Tensor:
-    """Swap each pixel in turn, from the last to the first, with one drawn from the ``reach`` pixels around it.
+def jitter(images: Tensor, draws: Draws, *, reach: int) -> Tensor:
+    """Give each pixel in turn, from the last to the first, the colour of one drawn from the ``reach`` pixels around it.
 
-    Swaps of pixels 2 ``reach`` apart do not meet, so a slanting front of them is made at once: the result is that of one
-    after another in H + W steps or so.
+    Pixels 2 ``reach`` apart do not meet, so a slanting front of them is done at once: in W + 2 ``reach`` H steps, with the
+    result of one after another.
     """
     height, width = images.size()[2:]
     shift = (draws.uniform(2, height, width) * (2 * reach)).floor().long() - reach
@@ -207,7 +207,5 @@ def shuffle_locally(images: Tensor, draws: Draws, *, reach: int) -> Tensor:
     order = torch.arange(height * width).repeat(len(images), 1)
     for at_once in place.split(front.flatten().bincount().tolist()):
         here = at_once.expand(len(images), -1)
-        there = partner.gather(1, here)
-        ours, theirs = order.gather(1, here), order.gather(1, there)
-        order.scatter_(1, there, ours).scatter_(1, here, theirs)
+        order.scatter_(1, here, order.gather(1, partner.gather(1, here)))
     return images.flatten(2).gather(2, order[:, None].expand(-1, images.size(1), -1)).view_as(images)

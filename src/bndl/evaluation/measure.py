@@ -72,7 +72,9 @@ def measure(
         figures=done["figures"],
         pavpu=tuple(_certainty(examples, level, done, num_samples=ways.num_samples) for level in LEVELS),
         errors={by: by_rule if by == "confidence" else done[by] for by in kinds},
-        deciles={by: groups_of(examples.uncertainty(by), examples.correct) for by in kinds or KINDS[:1]},
+        deciles={
+            by: groups_of(examples.uncertainty(by), examples.correct) for by in KINDS if by in kinds or by == KINDS[0]
+        },
         reliability=bins_of(examples.confidence, examples.correct),
         risk_coverage=done["curve"],
         per_class=_per_class(examples, classes),

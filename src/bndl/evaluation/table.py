@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from bndl.evaluation.record import Certainty, Evaluation, Shift
+from bndl.evaluation.record import Certainty, Evaluation
 from bndl.metrics.bootstrap import Figure
 from bndl.metrics.figures import FIGURES, OOD_FIGURES, FigureKind
 
@@ -118,37 +118,39 @@ def _hardest(one: Evaluation) -> str:
 
 def _outside(every: Sequence[Evaluation]) -> Iterator[Line]:
     for name in dict.fromkeys(name for one in every for name in one.ood):
-        sets = [one.ood[name] for one in every if name in one.ood]
+        figures = [one.ood[name].figures if name in one.ood else {} for one in every]
+        count = next(one.ood[name].num_examples for one in every if name in one.ood)
         yield "", []
-        yield f"Told from {name} ({sets[0].num_examples:,} examples) by", []
-        for by in dict.fromkeys(by for own in sets for by in own.figures):
+        yield f"Told from {name} ({count:,} examples) by", []
+        for by in dict.fromkeys(by for own in figures for by in own):
             for kind in OOD_FIGURES if by == "entropy" else OOD_FIGURES[:1]:
                 heading = f"{kind_name(by)}: {kind.heading.removeprefix('OOD ')}"
-                yield _of_kind(kind, heading, [own.figures.get(by, {}).get(kind.key) for own in sets])
+                yield _of_kind(kind, heading, [own.get(by, {}).get(kind.key) for own in figures])
 
 
 def _shift(every: Sequence[Evaluation]) -> Iterator[Line]:
     shifts = [one.shift for one in every if one.shift is not None]
-    if len(shifts) != len(every):
+    if not shifts:
         return
-    corruptions = len({cell.corruption for cell in shifts[0].cells})
+    count = len({cell.corruption for cell in shifts[0].cells})
     yield "", []
-    yield f"Mean over {corruptions} corruption{'s' * (corruptions > 1)}", []
-    for number, mean in enumerate(shifts[0].means):
+    yield f"Mean over {count} corruption{'s' * (count > 1)}", []
+    for mean in shifts[0].means:
         for key in mean.figures:
             heading = f"severity {mean.severity}: {_LINES[key].heading}"
-            yield _of_kind(_LINES[key], heading, [_mean(shift, number, key) for shift in shifts])
+            yield _of_kind(_LINES[key], heading, [_mean(one, mean.severity, key) for one in every])
 
 
-def _mean(shift: Shift, number: int, key: str) -> Figure:
-    return shift.means[number].figures[key]
+def _mean(one: Evaluation, severity: int, key: str) -> Figure | None:
+    means = () if one.shift is None else one.shift.means
+    return next((mean.figures[key] for mean in means if mean.severity == severity), None)
 
 
 def _sepin(every: Sequence[Evaluation]) -> Iterator[Line]:
-    found = [one.sepin for one in every if one.sepin is not None]
-    if len(found) != len(every):
+    found = next((one.sepin for one in every if one.sepin is not None), None)
+    if found is None:
         return
     yield "", []
-    yield f"SEPIN x 100, {found[0].num_features:,} features, {found[0].num_images:,} images", []
-    for k in found[0].at:
-        yield f"SEPIN@{k}", [f"{100 * own.at[k]:.2f}" for own in found]
+    yield f"SEPIN x 100, {found.num_features:,} features, {found.num_images:,} images", []
+    for k in found.at:
+        yield f"SEPIN@{k}", ["-" if one.sepin is None else f"{100 * one.sepin.at[k]:.2f}" for one in every]

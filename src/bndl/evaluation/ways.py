@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,7 @@ def ways_of(
     if isinstance(model, Ways):
         return model
     if isinstance(model, nn.Module) and any(isinstance(part, DecisionLayer) for part in model.modules()):
+        _check(method, num_samples)
         if empty := find_layer(model).empty_classes():
             warnings.warn(about_empty(empty), stacklevel=3)
         decider = Decider(find_layer(model), method=method, num_samples=num_samples, seed=seed)
@@ -81,6 +82,14 @@ def ways_of(
         f"give a torch.nn.Module, a fitted method, or something with predict(x) -> bndl.Prediction; "
         f"got {type(model).__name__}."
     )
+
+
+def _check(method: Method, num_samples: int | None) -> None:
+    if method not in get_args(Method):
+        raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}.")
+    least = 2 if method == "paper" else 1
+    if num_samples is not None and num_samples < least:
+        raise InputError(f"num_samples must be at least {least} for method={method!r}, got {num_samples}.")
 
 
 def layered(

@@ -56,7 +56,7 @@ class Sepin:
     @property
     def all(self) -> float:
         """SEPIN@all: mean over all K features."""
-        return float(self.values.mean())
+        return self.at(self.values.numel())
 
 
 def sepin(u: Tensor, v: Tensor, *, temperature: float = TEMPERATURE, batch_size: int = BATCH_SIZE) -> Sepin:

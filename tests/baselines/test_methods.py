@@ -1,0 +1,371 @@
+"""Each method has the property that its paper, or its mathematics, promises; on the digits inside scikit-learn."""
+
+import copy
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Dirichlet, kl_divergence
+
+import bndl
+from bndl.backbones.cifar_resnet import ResNet18
+from bndl.baselines import METHODS, Method, get_method
+from bndl.baselines.belief_matching import BeliefMatching, dirichlet_kl
+from bndl.baselines.bndl import BNDL
+from bndl.baselines.dense import Dense
+from bndl.baselines.ensemble import Ensemble
+from bndl.baselines.evidential import Evidential
+from bndl.baselines.mc_dropout import MCDropout
+from bndl.baselines.method import Size, fresh
+from bndl.baselines.nmf import NMF
+from bndl.baselines.temperature import Temperature
+from bndl.baselines.tuning import Task, tune
+from bndl.convert import find_layer
+from bndl.errors import InputError, MissingExtraError
+from bndl.features import FeatureSet
+from bndl.predict import Prediction, cat
+
+C = 10
+
+
+@dataclass(frozen=True)
+class World:
+    head: nn.Linear
+    train: FeatureSet
+    val: FeatureSet
+    test: FeatureSet
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    """Pixels (N, 64) from 0 to 1, and a head that knows its training examples by heart: too sure of others."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(labels))
+    data = FeatureSet(torch.from_numpy(pixels[order] / 16).float(), torch.from_numpy(labels[order]).long())
+    train, val, test = (data.take(torch.arange(*ends)) for ends in ((0, 400), (400, 1000), (1000, 1797)))
+    torch.manual_seed(0)
+    head = nn.Linear(64, C)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        F.cross_entropy(head(train.features), train.labels).backward()
+        optimizer.step()
+    return World(head.requires_grad_(False), train, val, test)
+
+
+def nll(prediction: Prediction, data: FeatureSet) -> float:
+    return float(F.nll_loss(prediction.probs.log(), data.labels))
+
+
+def accuracy(prediction: Prediction, data: FeatureSet) -> float:
+    return float((prediction.labels == data.labels).float().mean())
+
+
+def dense(world: World) -> Prediction:
+    return Dense().predictor(world.head).predict(world.test.features)
+
+
+# ------------------------------------------------------------------------------------------------------------- registry
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_the_registry_is_there(name: str):
+    method = get_method(name)
+    assert isinstance(method, Method)
+    assert method.name == name
+    assert method.about
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_fits_or_says_what_to_install(name: str, world: World):
+    try:
+        fitted = get_method(name).fit(world.head, world.train, world.val, seed=0)
+    except MissingExtraError as error:
+        assert name in ("laplace", "vbll", "elastic-net"), name  # noqa: PT017
+        assert f'pip install "bndl[{get_method(name).needs}]"' in str(error)  # noqa: PT017
+        return
+    prediction = fitted.predict(world.test.features)
+    assert torch.allclose(prediction.probs.sum(1), torch.ones(len(world.test)), atol=1e-5)
+    assert accuracy(prediction, world.test) > accuracy(dense(world), world.test) - 0.03
+    assert nll(prediction, world.test) < nll(dense(world), world.test)
+    assert 0 < fitted.size.nnz <= 1
+    assert fitted.size.parameters >= fitted.size.weights > 0
+
+
+def test_an_unknown_method_is_told_its_neighbour():
+    with pytest.raises(InputError, match=r"no method 'laplacian'; did you mean 'laplace'\?"):
+        get_method("laplacian")
+    with pytest.raises(InputError, match=r"choose from dense, temperature, .*bndl"):
+        get_method("zzz")
+
+
+def test_the_size_of_a_head_counts_every_number_once(world: World):
+    head = copy.deepcopy(world.head)
+    head.weight[0, :5] = 0
+    assert Size.of(head, extra=1) == Size(parameters=64 * C + C + 1, active=64 * C - 5, weights=64 * C)
+    assert Size.of(head).nnz == pytest.approx(1 - 5 / (64 * C))
+
+
+# ---------------------------------------------------------------------------------------------------------- temperature
+
+
+def test_the_temperature_has_the_least_likelihood_loss(world: World):
+    fitted = Temperature().fit(world.head, world.train, world.val)
+    logits = fitted.predict(world.val.features).logits.double()
+    log_scale = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    F.cross_entropy(logits * log_scale.exp(), world.val.labels).backward()
+    assert abs(float(log_scale.grad)) < 1e-5
+
+
+def test_the_temperature_changes_confidence_and_no_decision(world: World):
+    fitted = Temperature().fit(world.head, world.train, world.val)
+    prediction = fitted.predict(world.test.features)
+    assert torch.equal(prediction.labels, dense(world).labels)
+    assert nll(prediction, world.test) < 0.8 * nll(dense(world), world.test)
+    assert prediction.confidence.mean() < dense(world).confidence.mean()
+    assert fitted.size == Size(parameters=64 * C + C + 1, active=64 * C, weights=64 * C)
+
+
+# ----------------------------------------------------------------------------------------------------------- MC dropout
+
+
+def test_dropout_at_rate_zero_is_dense(world: World):
+    method = MCDropout(rate=0.0)
+    prediction = method.predictor(method.dress(fresh(world.head))).predict(world.test.features)
+    assert torch.allclose(prediction.probs, dense(world).probs, atol=1e-6)
+    assert prediction.certain.all()
+    assert not prediction.epistemic.any()
+
+
+def test_dropout_on_features_averages_the_softmax_over_masks(world: World):
+    method = MCDropout(rate=0.3, num_samples=4000)
+    prediction = method.predictor(method.dress(fresh(world.head))).predict(world.test.features[:5])
+    torch.manual_seed(1)
+    masked = F.dropout(world.test.features[:5].expand(4000, -1, -1), 0.3)
+    assert torch.allclose(prediction.probs, world.head(masked).softmax(2).mean(0), atol=0.03)
+
+
+def test_dropout_on_features_does_not_see_the_rest_of_the_batch(world: World):
+    method = MCDropout(rate=0.3)
+    fitted = method.predictor(method.dress(fresh(world.head)), seed=1)
+    together = fitted.predict(world.test.features[:40])
+    apart = cat([fitted.predict(row) for row in world.test.features[:40].split(1)])
+    for field in ("labels", "probs", "p_value", "certain", "epistemic"):
+        assert torch.allclose(getattr(together, field).double(), getattr(apart, field).double(), atol=1e-4), field
+
+
+def test_dropout_stands_between_the_stages_and_before_the_head():
+    torch.manual_seed(0)
+    model = ResNet18(10, width=4).eval()
+    images = torch.randn(2, 3, 32, 32)
+    before = model(images)
+    dressed = MCDropout(rate=0.2).dress(model)
+    found = [path for path, module in dressed.named_modules() if isinstance(module, nn.Dropout)]
+    assert found == ["stages.0.1", "stages.1.1", "stages.2.1", "fc.dropout"]
+    assert torch.allclose(dressed.eval()(images), before)
+    assert not torch.allclose(dressed.train()(images), before)
+
+
+def test_dropout_of_a_whole_network_passes_it_once_a_sample():
+    torch.manual_seed(0)
+    method = MCDropout(rate=0.2, num_samples=7)
+    model, images = method.dress(ResNet18(10, width=4)), torch.randn(3, 3, 32, 32)
+    passes, statistics = [], model.bn1.running_mean.clone()
+    model.conv1.register_forward_hook(lambda *_: passes.append(1))
+    fitted = method.predictor(model, seed=0)
+    first, second = fitted.predict(images), fitted.predict(images)
+    assert len(passes) == 2 * 7
+    assert torch.equal(first.probs, second.probs)
+    assert (first.epistemic > 0).all()
+    assert torch.equal(model.bn1.running_mean, statistics)  # only dropout is as in training
+    assert all(module.training for module in model.modules())  # as it was before
+    assert fitted.note == "rate 0.2"
+
+
+# ------------------------------------------------------------------------------------------------------ Belief Matching
+
+
+def test_the_divergence_is_that_of_dirichlets():
+    alpha = torch.rand(50, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 20 + 0.05
+    assert torch.allclose(dirichlet_kl(alpha), kl_divergence(Dirichlet(alpha), Dirichlet(torch.ones_like(alpha))))
+    assert torch.allclose(dirichlet_kl(torch.ones(1, 7)), torch.zeros(1), atol=1e-5)
+
+
+@pytest.mark.parametrize(("num_classes", "weight"), [(3, 0.01), (60, 0.003)])
+def test_belief_matching_learns_the_bayesian_posterior_of_the_labels_it_counted(num_classes: int, weight: float):
+    """One input with N labels: at a KL weight of 1/N the ELBO is largest at Dir(1 + counts), the conjugate posterior."""
+    labels = torch.tensor(70 * [0] + 20 * [1] + 10 * [2])
+    counts = torch.bincount(labels, minlength=num_classes) / (len(labels) * weight)
+    logits = (1 + counts).log().requires_grad_()
+
+    def loss(logits: Tensor) -> Tensor:
+        return BeliefMatching().criterion(logits.expand(len(labels), -1), labels, 1.0)
+
+    (gradient,) = torch.autograd.grad(loss(logits), logits)
+    assert gradient.abs().max() < 2e-4
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(10):
+        elsewhere = logits.detach() + 0.3 * torch.randn(num_classes, generator=generator)
+        assert loss(elsewhere) > loss(logits)
+
+
+def test_belief_matching_predicts_the_mean_of_its_dirichlet(world: World):
+    prediction = BeliefMatching().predictor(world.head).predict(world.test.features)
+    calm = world.head(world.test.features).abs().amax(dim=1) < 15  # beyond, concentrations are held
+    assert calm.any()
+    assert torch.allclose(prediction.probs[calm], dense(world).probs[calm], atol=1e-5)
+    assert (prediction.epistemic > 0).all()
+
+
+# ----------------------------------------------------------------------------------------------------------- evidential
+
+
+def test_without_evidence_all_classes_are_equal():
+    head = nn.Linear(4, C).requires_grad_(False)
+    head.weight.zero_()
+    head.bias.fill_(-100.0)
+    prediction = Evidential().predictor(head).predict(torch.ones(2, 4))
+    assert torch.allclose(prediction.probs, torch.full((2, C), 1 / C))
+    assert not prediction.certain.any()
+
+
+def test_the_evidential_loss_is_the_expected_squared_error():
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(6, 4, generator=generator), torch.tensor([0, 1, 2, 3, 0, 1])
+    torch.manual_seed(0)
+    sampled = Dirichlet(1 + logits.exp()).sample((50_000,))  # (S, B, C)
+    expected = (sampled - F.one_hot(labels, 4)).square().sum(dim=2).mean()
+    assert float(Evidential().criterion(logits, labels, 0.0)) == pytest.approx(float(expected), rel=0.01)
+
+
+def test_the_divergence_costs_evidence_of_wrong_classes_only_and_comes_in_slowly():
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    labels = torch.tensor([0, 1, 2, 3, 0, 1])
+
+    def cost(progress: float) -> Tensor:
+        method = Evidential(kl_weight=1.0)
+        return method.criterion(logits, labels, progress) - method.criterion(logits, labels, 0.0)
+
+    (gradient,) = torch.autograd.grad(cost(1.0), logits)
+    right = F.one_hot(labels, 4).bool()
+    assert gradient[right].abs().max() < 1e-6
+    assert (gradient[~right] > 0).all()  # descending takes evidence away
+    assert float(cost(0.25)) == pytest.approx(float(cost(1.0)) / 2, rel=1e-4)
+    assert float(cost(0.5)) == pytest.approx(float(cost(1.0)), rel=1e-4)
+
+
+def test_more_weight_of_the_divergence_leaves_less_wrong_evidence(world: World):
+    task = Task.of(world.train, world.val, seed=0)
+    wrong = []
+    for weight in (0.0, 1.0):
+        *_, last = tune(Evidential(weight), world.head, task, epochs=10)
+        evidence = last.module(world.val.features).exp()
+        wrong.append(float(evidence.sum() - evidence.gather(1, world.val.labels[:, None]).sum()))
+    assert wrong[1] < 0.5 * wrong[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- ensemble
+
+
+def shaken(head: nn.Linear, seed: int) -> nn.Linear:
+    other = copy.deepcopy(head)
+    other.weight += torch.randn(other.weight.size(), generator=torch.Generator().manual_seed(seed))
+    return other
+
+
+def test_an_ensemble_is_the_average_of_its_members(world: World):
+    members = [shaken(world.head, seed) for seed in range(3)]
+    fitted = Ensemble().of(members)
+    prediction = fitted.predict(world.test.features)
+    average = torch.stack([member(world.test.features).softmax(1) for member in members]).mean(0)
+    assert torch.allclose(prediction.probs, average, atol=1e-6)
+    assert (prediction.epistemic > 0).all()
+    assert not prediction.aleatoric.any()
+    assert fitted.size == Size(parameters=3 * (64 * C + C), active=3 * 64 * C, weights=3 * 64 * C)
+
+
+def test_members_that_agree_are_one_head(world: World):
+    prediction = Ensemble().of([world.head] * 5).predict(world.test.features)
+    assert torch.allclose(prediction.probs, dense(world).probs, atol=1e-6)
+    assert not prediction.epistemic.any()
+
+
+def test_an_ensemble_is_more_doubtful_where_its_members_are_wrong(world: World):
+    fitted = Ensemble(num_members=3).fit(world.head, world.train, world.val, seed=0)
+    prediction = fitted.predict(world.test.features)
+    right = prediction.labels == world.test.labels
+    assert prediction.flip_probability[~right].mean() > 2 * prediction.flip_probability[right].mean()
+
+
+# ------------------------------------------------------------------------------------------------------------------ NMF
+
+
+def test_nmf_starts_as_the_dense_head(world: World):
+    method = NMF()
+    prediction = method.predictor(method.dress(fresh(world.head))).predict(world.test.features)
+    assert torch.allclose(prediction.probs, dense(world).probs, atol=1e-4)
+    assert torch.equal(prediction.labels, dense(world).labels)
+
+
+def test_nmf_starts_as_the_dense_head_on_features_of_any_sign(world: World):
+    centre = world.val.features.mean(dim=0)
+    parts = [FeatureSet(data.features - centre, data.labels) for data in (world.train, world.val)]
+    head = copy.deepcopy(world.head)
+    head.bias += head.weight @ centre
+    first, *_ = NMF().tries(head, Task.of(*parts, seed=0))
+    prediction = NMF().predictor(first.module).predict(world.test.features - centre)
+    assert torch.equal(prediction.labels, dense(world).labels)
+    assert torch.allclose(prediction.probs, dense(world).probs, atol=1e-3)
+
+
+def test_nmf_is_the_decision_layer_without_noise(world: World):
+    method = NMF()
+    logits = method.predictor(method.dress(fresh(world.head))).predict(world.test.features).logits
+    apart = []
+    for shape in (10.0, 1e3, 1e5):
+        layer = bndl.convert(fresh(world.head), features="nonnegative", init_shape=shape).train()
+        drawn = layer(world.test.features, generator=torch.Generator().manual_seed(0))
+        apart.append(float((drawn - logits).abs().mean() / logits.abs().mean()))
+    assert apart[0] > 10 * apart[1] > 100 * apart[2]
+    assert apart[2] < 1e-4
+
+
+def test_nmf_stays_non_negative_and_noiseless_when_it_learns(world: World):
+    *_, last = tune(NMF(), world.head, Task.of(world.train, world.val, seed=0), epochs=10)
+    layer = find_layer(last.module)
+    start = find_layer(NMF().dress(fresh(world.head)))
+    phi = layer.phi().mean
+    assert (phi >= 0).all()
+    assert (phi == 0).any()
+    assert not torch.allclose(phi, start.phi().mean)
+    assert torch.equal(layer.phi_raw_shape, start.phi_raw_shape)
+    prediction = NMF().predictor(last.module).predict(world.test.features)
+    assert torch.allclose(prediction.logits, world.test.features @ phi.t() + layer.offset(), rtol=1e-4, atol=1e-3)
+    assert prediction.certain.all()
+
+
+def test_nmf_counts_no_shapes(world: World):
+    method = NMF()
+    fitted = method.predictor(method.dress(fresh(world.head)))
+    assert fitted.size.parameters == 64 * C + C
+    assert fitted.size.weights == 64 * C
+    assert fitted.size.active <= 64 * (C - 1)  # of each feature, the smallest weight is the zero of its scale
+
+
+# ----------------------------------------------------------------------------------------------------------------- BNDL
+
+
+def test_bndl_is_convert_fit_and_predict(world: World):
+    fitted = BNDL().fit(world.head, world.train, world.val, seed=3)
+    layer = bndl.convert(fresh(world.head), features="nonnegative")
+    result = bndl.fit(layer, world.train, world.val, seed=3, progress=False)
+    wrapped, own = fitted.predict(world.test.features), bndl.predict(layer, world.test.features, seed=3)
+    for field in fields(Prediction):
+        assert torch.equal(getattr(wrapped, field.name), getattr(own, field.name)), field.name
+    assert fitted.note == f"epoch {result.best_epoch}"
+    assert fitted.size.active == layer.num_weights()

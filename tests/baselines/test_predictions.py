@@ -1,0 +1,148 @@
+"""Predictions of other methods: the test is scipy's, the moments are the Dirichlet's, and no spread is no doubt."""
+
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.distributions import Dirichlet
+
+from bndl.baselines.predictions import from_dirichlet, from_draws, from_logits
+from bndl.errors import InputError
+
+S, B, C = 20, 40, 5
+
+
+def draws(*, seed: int = 0, num: int = S) -> Tensor:
+    """Logits (S, B, C) whose classes lie close enough that some decisions are certain and some are not."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(B, C, generator=generator) + torch.randn(num, B, C, generator=generator)
+
+
+# --------------------------------------------------------------------------------------------------------------- draws
+
+
+def test_draws_are_tested_as_scipy_tests_pairs():
+    given = draws()
+    prediction = from_draws(given)
+    scores = given.double().log_softmax(2).numpy()
+    for row, (first, second) in enumerate(zip(prediction.labels.tolist(), prediction.runner_up.tolist(), strict=True)):
+        expected = scipy.stats.ttest_rel(scores[:, row, first], scores[:, row, second]).pvalue
+        assert float(prediction.p_value[row]) == pytest.approx(expected, rel=1e-9)
+    assert 0 < int(prediction.certain.sum()) < B
+    assert torch.equal(prediction.certain, prediction.p_value <= 0.05)
+
+
+def test_the_decision_is_the_largest_average_probability_not_the_largest_average_logit():
+    sure_but_alone = torch.tensor([[9.0, 0.0]] + 3 * [[0.0, 2.5]])[:, None]  # the mean logits prefer the first class
+    prediction = from_draws(sure_but_alone)
+    assert sure_but_alone.mean(0).argmax() == 0
+    assert prediction.labels.tolist() == [1]
+    assert torch.allclose(prediction.probs, sure_but_alone.softmax(2).mean(0))
+
+
+def test_first_and_second_are_the_largest_of_the_probabilities():
+    prediction = from_draws(draws())
+    top = prediction.probs.topk(2, dim=1).indices
+    assert torch.equal(torch.stack([prediction.labels, prediction.runner_up], dim=1), top)
+    assert torch.allclose(prediction.probs.sum(1), torch.ones(B))
+    assert torch.allclose(prediction.entropy, -(prediction.probs * prediction.probs.log()).sum(1), atol=1e-6)
+
+
+def test_a_decision_flips_as_often_as_the_draws_do():
+    given = draws()
+    prediction = from_draws(given)
+    rows = torch.arange(B)
+    flipped = (given[:, rows, prediction.labels] < given[:, rows, prediction.runner_up]).double().mean(0)
+    assert torch.allclose(prediction.flip_probability, flipped)
+    assert flipped.max() > 0
+
+
+@pytest.mark.parametrize("source", ["aleatoric", "epistemic"])
+def test_the_spread_of_the_draws_is_the_doubt_of_their_source(source: str):
+    given = draws()
+    prediction = from_draws(given, source=source)
+    rows, scores = torch.arange(B), given.log_softmax(2)
+    spread = (scores[:, rows, prediction.labels] - scores[:, rows, prediction.runner_up]).var(0)
+    other = {"aleatoric": "epistemic", "epistemic": "aleatoric"}[source]
+    assert torch.allclose(getattr(prediction, source), spread, rtol=1e-4)
+    assert not getattr(prediction, other).any()
+
+
+def test_draws_that_agree_are_a_softmax():
+    logits = draws()[0]
+    for field in ("labels", "runner_up", "certain", "flip_probability", "epistemic", "p_value"):
+        agreed, alone = (getattr(p, field) for p in (from_draws(logits.expand(S, -1, -1)), from_logits(logits)))
+        assert torch.allclose(agreed.double(), alone.double()), field
+
+
+def test_draws_may_be_probabilities_of_nothing_at_all():
+    """A method may be so sure that a class's probability is 0 in every draw; nothing turns into NaN."""
+    prediction = from_draws(torch.tensor([[[0.0, -torch.inf, -torch.inf]]]).expand(S, 1, 3).clamp_min(-1e4))
+    assert prediction.labels.tolist() == [0]
+    assert bool(prediction.certain)
+    assert all(bool(torch.isfinite(value).all()) for value in vars(prediction).values())
+
+
+def test_one_draw_has_no_spread_and_is_refused():
+    with pytest.raises(InputError, match="at least two draws, got 1"):
+        from_draws(draws(num=1))
+
+
+# ----------------------------------------------------------------------------------------------------------- Dirichlet
+
+
+def test_moments_of_a_dirichlet_are_those_of_its_samples():
+    alpha = torch.tensor([[9.0, 4.0, 1.0], [0.8, 2.0, 0.5], [30.0, 25.0, 40.0]], dtype=torch.float64)
+    torch.manual_seed(0)
+    sampled = Dirichlet(alpha).sample((100_000,)).log()  # (S, B, C)
+    prediction = from_dirichlet(alpha)
+    rows = torch.arange(len(alpha))
+    difference = sampled[:, rows, prediction.labels] - sampled[:, rows, prediction.runner_up]
+    assert torch.allclose(prediction.probs.double(), sampled.exp().mean(0), atol=3e-3)
+    assert torch.allclose(prediction.epistemic.double(), difference.var(0), rtol=0.03)
+    t = difference.mean(0) / (difference.var(0) / S).sqrt()
+    expected = torch.from_numpy(2 * scipy.stats.t.sf(t.abs().numpy(), S - 1))
+    assert torch.allclose(prediction.p_value, expected, atol=2e-3)
+    assert not prediction.aleatoric.any()
+
+
+def test_more_evidence_of_the_same_kind_is_less_doubt():
+    shares = torch.tensor([[0.5, 0.3, 0.2]])
+    p_values = [float(from_dirichlet(weight * shares).p_value) for weight in (1, 10, 100, 1000)]
+    assert p_values == sorted(p_values, reverse=True)
+    assert p_values[0] > 0.05 > p_values[-1]
+
+
+def test_equal_concentrations_are_a_tie():
+    prediction = from_dirichlet(torch.ones(1, 4))
+    assert torch.allclose(prediction.probs, torch.full((1, 4), 0.25))
+    assert not prediction.certain
+    assert float(prediction.p_value) == 1
+    assert float(prediction.flip_probability) == 0.5
+
+
+# -------------------------------------------------------------------------------------------------------------- logits
+
+
+@given(scale=st.floats(1e-3, 1e3), seed=st.integers(0, 1000))
+@settings(max_examples=25, deadline=None)
+def test_a_softmax_never_doubts(scale: float, seed: int):
+    logits = scale * draws(seed=seed)[0]
+    prediction = from_logits(logits)
+    assert torch.equal(prediction.labels, logits.argmax(1))
+    assert torch.allclose(prediction.probs, logits.softmax(1), atol=1e-6)
+    assert prediction.certain.all()
+    assert not prediction.p_value.any()
+    assert not prediction.flip_probability.any()
+    assert not (prediction.aleatoric + prediction.epistemic).any()
+
+
+def test_a_tie_of_the_first_two_is_doubt():
+    prediction = from_logits(torch.tensor([[1.0, 2.0, 2.0], [2.0, 1.0, 1.0]]))
+    assert prediction.certain.tolist() == [False, True]
+    assert prediction.p_value.tolist() == [1, 0]
+    assert prediction.flip_probability.tolist() == [0.5, 0]
+    assert prediction.labels.tolist() == [1, 0]
+    assert prediction.runner_up.tolist() == [2, 1]
