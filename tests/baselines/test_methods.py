@@ -55,7 +55,14 @@ def world() -> World:
         optimizer.zero_grad()
         F.cross_entropy(head(train.features), train.labels).backward()
         optimizer.step()
-    return World(head.requires_grad_(False), train, val, test)
+    head.requires_grad_(False)
+    for parameter in head.parameters():
+        parameter *= 3  # as after much longer training: on examples that a plane can part, weights grow for ever
+    return World(head, train, val, test)
+
+
+def close(first: Tensor, second: Tensor, *, atol: float = 1e-6) -> bool:
+    return torch.allclose(first.double(), second.double(), atol=atol)
 
 
 def nll(prediction: Prediction, data: FeatureSet) -> float:
@@ -86,11 +93,11 @@ def test_every_method_fits_or_says_what_to_install(name: str, world: World):
     try:
         fitted = get_method(name).fit(world.head, world.train, world.val, seed=0)
     except MissingExtraError as error:
-        assert name in ("laplace", "vbll", "elastic-net"), name  # noqa: PT017
+        assert name in ("laplace", "vbll", "elastic-net"), name
         assert f'pip install "bndl[{get_method(name).needs}]"' in str(error)  # noqa: PT017
         return
     prediction = fitted.predict(world.test.features)
-    assert torch.allclose(prediction.probs.sum(1), torch.ones(len(world.test)), atol=1e-5)
+    assert close(prediction.probs.sum(1), torch.ones(len(world.test)), atol=1e-5)
     assert accuracy(prediction, world.test) > accuracy(dense(world), world.test) - 0.03
     assert nll(prediction, world.test) < nll(dense(world), world.test)
     assert 0 < fitted.size.nnz <= 1
@@ -137,7 +144,7 @@ def test_the_temperature_changes_confidence_and_no_decision(world: World):
 def test_dropout_at_rate_zero_is_dense(world: World):
     method = MCDropout(rate=0.0)
     prediction = method.predictor(method.dress(fresh(world.head))).predict(world.test.features)
-    assert torch.allclose(prediction.probs, dense(world).probs, atol=1e-6)
+    assert close(prediction.probs, dense(world).probs, atol=1e-6)
     assert prediction.certain.all()
     assert not prediction.epistemic.any()
 
@@ -147,7 +154,7 @@ def test_dropout_on_features_averages_the_softmax_over_masks(world: World):
     prediction = method.predictor(method.dress(fresh(world.head))).predict(world.test.features[:5])
     torch.manual_seed(1)
     masked = F.dropout(world.test.features[:5].expand(4000, -1, -1), 0.3)
-    assert torch.allclose(prediction.probs, world.head(masked).softmax(2).mean(0), atol=0.03)
+    assert close(prediction.probs, world.head(masked).softmax(2).mean(0), atol=0.03)
 
 
 def test_dropout_on_features_does_not_see_the_rest_of_the_batch(world: World):
@@ -215,10 +222,12 @@ def test_belief_matching_learns_the_bayesian_posterior_of_the_labels_it_counted(
 
 
 def test_belief_matching_predicts_the_mean_of_its_dirichlet(world: World):
-    prediction = BeliefMatching().predictor(world.head).predict(world.test.features)
-    calm = world.head(world.test.features).abs().amax(dim=1) < 15  # beyond, concentrations are held
-    assert calm.any()
-    assert torch.allclose(prediction.probs[calm], dense(world).probs[calm], atol=1e-5)
+    head = copy.deepcopy(world.head)
+    for parameter in head.parameters():
+        parameter *= 0.05  # concentrations beyond exp(15) are held there
+    prediction, plain = (method.predictor(head).predict(world.test.features) for method in (BeliefMatching(), Dense()))
+    assert close(prediction.probs, plain.probs, atol=1e-5)
+    assert torch.equal(prediction.labels, plain.labels)
     assert (prediction.epistemic > 0).all()
 
 
@@ -230,7 +239,7 @@ def test_without_evidence_all_classes_are_equal():
     head.weight.zero_()
     head.bias.fill_(-100.0)
     prediction = Evidential().predictor(head).predict(torch.ones(2, 4))
-    assert torch.allclose(prediction.probs, torch.full((2, C), 1 / C))
+    assert close(prediction.probs, torch.full((2, C), 1 / C))
     assert not prediction.certain.any()
 
 
@@ -251,22 +260,27 @@ def test_the_divergence_costs_evidence_of_wrong_classes_only_and_comes_in_slowly
         method = Evidential(kl_weight=1.0)
         return method.criterion(logits, labels, progress) - method.criterion(logits, labels, 0.0)
 
-    (gradient,) = torch.autograd.grad(cost(1.0), logits)
+    full = cost(1.0)
+    (gradient,) = torch.autograd.grad(full, logits)
     right = F.one_hot(labels, 4).bool()
     assert gradient[right].abs().max() < 1e-6
-    assert (gradient[~right] > 0).all()  # descending takes evidence away
-    assert float(cost(0.25)) == pytest.approx(float(cost(1.0)) / 2, rel=1e-4)
-    assert float(cost(0.5)) == pytest.approx(float(cost(1.0)), rel=1e-4)
+    assert (gradient.sum(dim=1) > 0).all()  # less of all wrong evidence costs less
+    assert torch.allclose(cost(0.25), full / 2, rtol=1e-4)
+    assert torch.allclose(cost(0.5), full, rtol=1e-4)
 
 
-def test_more_weight_of_the_divergence_leaves_less_wrong_evidence(world: World):
-    task = Task.of(world.train, world.val, seed=0)
-    wrong = []
-    for weight in (0.0, 1.0):
-        *_, last = tune(Evidential(weight), world.head, task, epochs=10)
-        evidence = last.module(world.val.features).exp()
-        wrong.append(float(evidence.sum() - evidence.gather(1, world.val.labels[:, None]).sum()))
-    assert wrong[1] < 0.5 * wrong[0]
+def test_more_weight_of_the_divergence_leaves_less_evidence_where_labels_contradict():
+    labels, left = torch.tensor(7 * [0] + 3 * [1]), []
+    for weight in (0.0, 0.01, 0.1, 1.0):
+        logits = torch.full((3,), 2.0, requires_grad=True)
+        optimizer = torch.optim.Adam([logits], lr=0.05)
+        for _ in range(200):
+            optimizer.zero_grad()
+            Evidential(weight).criterion(logits.expand(10, -1), labels, 1.0).backward()
+            optimizer.step()
+        left.append(float(logits.exp().sum().detach()))
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < 0.1 * left[0]
 
 
 # ------------------------------------------------------------------------------------------------------------- ensemble
@@ -283,7 +297,7 @@ def test_an_ensemble_is_the_average_of_its_members(world: World):
     fitted = Ensemble().of(members)
     prediction = fitted.predict(world.test.features)
     average = torch.stack([member(world.test.features).softmax(1) for member in members]).mean(0)
-    assert torch.allclose(prediction.probs, average, atol=1e-6)
+    assert close(prediction.probs, average, atol=1e-6)
     assert (prediction.epistemic > 0).all()
     assert not prediction.aleatoric.any()
     assert fitted.size == Size(parameters=3 * (64 * C + C), active=3 * 64 * C, weights=3 * 64 * C)
@@ -291,7 +305,7 @@ def test_an_ensemble_is_the_average_of_its_members(world: World):
 
 def test_members_that_agree_are_one_head(world: World):
     prediction = Ensemble().of([world.head] * 5).predict(world.test.features)
-    assert torch.allclose(prediction.probs, dense(world).probs, atol=1e-6)
+    assert close(prediction.probs, dense(world).probs, atol=1e-6)
     assert not prediction.epistemic.any()
 
 
@@ -308,7 +322,7 @@ def test_an_ensemble_is_more_doubtful_where_its_members_are_wrong(world: World):
 def test_nmf_starts_as_the_dense_head(world: World):
     method = NMF()
     prediction = method.predictor(method.dress(fresh(world.head))).predict(world.test.features)
-    assert torch.allclose(prediction.probs, dense(world).probs, atol=1e-4)
+    assert close(prediction.probs, dense(world).probs, atol=1e-4)
     assert torch.equal(prediction.labels, dense(world).labels)
 
 
@@ -320,7 +334,7 @@ def test_nmf_starts_as_the_dense_head_on_features_of_any_sign(world: World):
     first, *_ = NMF().tries(head, Task.of(*parts, seed=0))
     prediction = NMF().predictor(first.module).predict(world.test.features - centre)
     assert torch.equal(prediction.labels, dense(world).labels)
-    assert torch.allclose(prediction.probs, dense(world).probs, atol=1e-3)
+    assert close(prediction.probs, dense(world).probs, atol=1e-3)
 
 
 def test_nmf_is_the_decision_layer_without_noise(world: World):

@@ -39,15 +39,15 @@ def test_the_decision_is_the_largest_average_probability_not_the_largest_average
     prediction = from_draws(sure_but_alone)
     assert sure_but_alone.mean(0).argmax() == 0
     assert prediction.labels.tolist() == [1]
-    assert torch.allclose(prediction.probs, sure_but_alone.softmax(2).mean(0))
+    assert torch.allclose(prediction.probs, sure_but_alone.double().softmax(2).mean(0))
 
 
 def test_first_and_second_are_the_largest_of_the_probabilities():
     prediction = from_draws(draws())
     top = prediction.probs.topk(2, dim=1).indices
     assert torch.equal(torch.stack([prediction.labels, prediction.runner_up], dim=1), top)
-    assert torch.allclose(prediction.probs.sum(1), torch.ones(B))
-    assert torch.allclose(prediction.entropy, -(prediction.probs * prediction.probs.log()).sum(1), atol=1e-6)
+    assert torch.allclose(prediction.probs.double().sum(1), torch.ones(B).double())
+    assert torch.allclose(prediction.entropy.double(), -(prediction.probs * prediction.probs.log()).sum(1), atol=1e-6)
 
 
 def test_a_decision_flips_as_often_as_the_draws_do():
@@ -117,7 +117,7 @@ def test_more_evidence_of_the_same_kind_is_less_doubt():
 
 def test_equal_concentrations_are_a_tie():
     prediction = from_dirichlet(torch.ones(1, 4))
-    assert torch.allclose(prediction.probs, torch.full((1, 4), 0.25))
+    assert torch.allclose(prediction.probs, torch.full_like(prediction.probs, 0.25))
     assert not prediction.certain
     assert float(prediction.p_value) == 1
     assert float(prediction.flip_probability) == 0.5
@@ -132,7 +132,7 @@ def test_a_softmax_never_doubts(scale: float, seed: int):
     logits = scale * draws(seed=seed)[0]
     prediction = from_logits(logits)
     assert torch.equal(prediction.labels, logits.argmax(1))
-    assert torch.allclose(prediction.probs, logits.softmax(1), atol=1e-6)
+    assert torch.allclose(prediction.probs, logits.double().softmax(1), atol=1e-6)
     assert prediction.certain.all()
     assert not prediction.p_value.any()
     assert not prediction.flip_probability.any()

@@ -1,6 +1,6 @@
 r"""Diffusion of labels towards a classifier's probabilities, and back: what CARD is made of.
 
-With :math:`\bar\alpha_t = \prod_{s \le t} (1 - \beta_s)` and the guide f = softmax(head(x)), the label y_0 at step t = 1..T is
+With :math:`\bar\alpha_t = \prod_{s \le t} (1 - \beta_s)` and the guide f = softmax(head(x)), a label y_0 is at step t = 1..T
 
 .. math:: y_t = \sqrt{\bar\alpha_t}\,y_0 + (1 - \sqrt{\bar\alpha_t})\,f + \sqrt{1 - \bar\alpha_t}\,\epsilon, \qquad
     y_T \sim \mathcal{N}(f, I)

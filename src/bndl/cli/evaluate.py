@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         record = {name: one.to_dict() for name, one in found.items()}
         write_json({"folder": str(keep.folder), "evaluations": record})
     else:
-        _tell(found, keep, optimistic=args.part == "val" and args.data is None)
+        _tell(found, keep, optimistic=args.part == "val" and _is_own(args, loaded))
     return 0
 
 
@@ -168,11 +168,17 @@ def _place(args: argparse.Namespace) -> str:
     return "-".join(words)
 
 
+def _is_own(args: argparse.Namespace, loaded: "Run") -> bool:
+    """Whether the data are those the run was trained on, whose test part was kept from it."""
+    own = loaded.recipe.data.name
+    return args.data is None or args.data == own or str(Path(args.data).expanduser().absolute()) == own
+
+
 def _data(args: argparse.Namespace, loaded: "Run") -> "tuple[LabelledSet, str]":
     """What to evaluate on, and what to call it."""
     from bndl.evaluation import of_run
 
-    if args.data is None:
+    if _is_own(args, loaded):
         name, part = loaded.recipe.data.name, args.part or "test"
         data = of_run.own_part(loaded, part)
     else:

@@ -52,24 +52,31 @@ def other_data(source: str, run: Run, *, part: str | None = None) -> tuple[Label
             f"{source} has {len(data.classes)} classes, the run was trained on {len(run.classes)}: "
             f"as data of another kind it is --ood {source}."
         )
-    return _fitting(data, run), part
+    return _fitting(_in_order(data, run.classes), run), part
+
+
+def _in_order(data: LabelledSet, classes: tuple[str, ...]) -> LabelledSet:
+    """The same data with labels that count the run's classes, where the names are the same; as they are where not."""
+    if data.classes == classes or set(data.classes) != set(classes):
+        return data
+    position = torch.tensor([classes.index(name) for name in data.classes])
+    return replace(data, labels=position[data.labels], classes=classes)
 
 
 def outside_data(source: str, run: Run) -> LabelledSet:
     """Data of another kind, of any number of classes; a folder of nothing but images will do."""
     try:
-        return _fitting(_read(source, run)[0], run)
+        data = _read(source, run)[0]
     except InputError:
         folder = Path(source).expanduser()
         files = sorted(_pictures(folder)) if folder.is_dir() else []
-        if not files or run.channels != 3:
-            raise
         damaged = {own.path for own in find_damaged(folder, files)}
         files = [file for file in files if file not in damaged]
-        labels = torch.zeros(len(files), dtype=torch.int64)
-        return FolderSet(
-            folder.name, labels, ("outside", "inside"), folder, tuple(files), run.side, run.recipe.data.resize
-        )
+        if not files:
+            raise
+        labels, size = torch.zeros(len(files), dtype=torch.int64), (run.side, run.recipe.data.resize)
+        data = FolderSet(folder.name, labels, ("outside", "inside"), folder, tuple(files), *size)
+    return _fitting(data, run)
 
 
 def _pictures(folder: Path) -> list[str]:

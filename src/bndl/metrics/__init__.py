@@ -17,8 +17,9 @@ from bndl.metrics.deciles import Deciles, accuracy_by_decile
 from bndl.metrics.detection import auroc, average_precision, fpr_at_tpr
 from bndl.metrics.examples import Examples
 from bndl.metrics.likelihood import negative_log_likelihood
-from bndl.metrics.pavpu import PAvPUCounts, certain_at, pavpu, pavpu_score
+from bndl.metrics.pavpu import PAvPUCounts, best_threshold, certain_at, pavpu, pavpu_score
 from bndl.metrics.selective import RiskCoverage, aurc, risk_at_coverage, risk_coverage
+from bndl.metrics.sepin import Sepin, sepin, sepin_of
 from bndl.metrics.sparsity import effective_features, features_per_decision, nnz, weights_per_class
 
 if TYPE_CHECKING:
@@ -52,11 +53,13 @@ __all__ = [
     "Reliability",
     "RiskAtCoverage",
     "RiskCoverage",
+    "Sepin",
     "accuracy",
     "accuracy_by_decile",
     "aurc",
     "auroc",
     "average_precision",
+    "best_threshold",
     "brier_score",
     "calibration_error",
     "certain_at",
@@ -74,6 +77,8 @@ __all__ = [
     "resamples",
     "risk_at_coverage",
     "risk_coverage",
+    "sepin",
+    "sepin_of",
     "weights_per_class",
 ]
 

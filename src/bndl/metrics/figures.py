@@ -18,6 +18,7 @@ from bndl.metrics.selective import aurc, risk_at_coverage
 
 __all__ = ["FIGURES", "LEVELS", "OOD_FIGURES", "FigureKind", "figures_of", "ood_figures_of"]
 
+_CENTRED = ("ece", "adaptive_ece")  # a resample's bins are noisier, so its error is larger
 LEVELS = (0.01, 0.05, 0.1)
 """Significance levels of PAvPU."""
 
@@ -112,7 +113,7 @@ OOD_FIGURES: tuple[FigureKind, ...] = (
 def figures_of(examples: Examples, *, num_resamples: int = 1000, seed: int = 0) -> dict[str, Figure]:
     """Every figure by its key, with 95 % bootstrap intervals over examples."""
     functions = {kind.key: partial(kind.of, examples) for kind in FIGURES}
-    return estimate_all(functions, len(examples), num_resamples=num_resamples, seed=seed)
+    return estimate_all(functions, len(examples), num_resamples=num_resamples, seed=seed, centred=_CENTRED)
 
 
 def ood_figures_of(
