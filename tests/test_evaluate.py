@@ -114,8 +114,11 @@ def test_figures_are_those_of_the_prediction(model, digits, evaluation):
 
 
 def test_every_figure_has_an_interval_around_it(evaluation):
-    assert evaluation.figures == figures_of(evaluation.examples, num_resamples=R)
-    for key in ("accuracy", "nll", "brier", "aurc", "error_auroc", "pavpu_05"):
+    expected = figures_of(evaluation.examples, num_resamples=R)
+    for key, figure in evaluation.figures.items():
+        assert figure.value == expected[key].value
+        assert figure.high - figure.low == pytest.approx(expected[key].high - expected[key].low)
+    for key in ("accuracy", "nll", "brier", "ece", "adaptive_ece", "aurc", "error_auroc", "pavpu_05"):
         figure = evaluation.figures[key]
         assert figure.low <= figure.value <= figure.high
         assert figure.low < figure.high
@@ -143,6 +146,10 @@ def test_errors_by_each_kind_of_uncertainty(evaluation):
         accuracy = tuple(figure.value for figure in evaluation.deciles[by].accuracy)
         assert accuracy == accuracy_by_decile(unsure, examples.correct).accuracy
     assert evaluation.errors["confidence"]["aurc"] == evaluation.figures["aurc"]
+    assert set(evaluation.deciles) == {*evaluation.errors, "p_value"}
+    assert evaluation.deciles["p_value"].uncertainty[-1] == pytest.approx(
+        float(examples.p_value.sort().values[-35:].mean())
+    )
 
 
 def test_classes_add_up_to_the_whole(digits, evaluation):

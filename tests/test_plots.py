@@ -101,9 +101,9 @@ def test_deciles_are_not_smoothed(evaluations, axes):
     one = evaluations["weak"]
     plots.deciles(one, axes)
     values = axes.containers[0].lines[0].get_ydata().tolist()
-    accuracy = [100 * figure.value for figure in one.deciles["flip_probability"].accuracy]
+    accuracy = [100 * figure.value for figure in one.deciles["p_value"].accuracy]
     assert values == pytest.approx(accuracy)
-    assert "groups of 20 by flip probability" in axes.get_xlabel()
+    assert "groups of 20 by p-value" in axes.get_xlabel()
 
 
 def test_deciles_by_the_kind_that_all_have(evaluations, axes):

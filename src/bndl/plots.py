@@ -109,12 +109,12 @@ def deciles(evaluations: Evaluations, axes: Any, *, by: str | None = None) -> No
     Args:
         evaluations: one, or several by name.
         axes: matplotlib axes to draw on.
-        by: the kind of uncertainty; by default the flip probability, whose order is that of the paper's p-values, or the
-            confidence where one of the evaluations has no other.
+        by: the kind of uncertainty; by default the p-value, as in the paper, or the confidence where one of the
+            evaluations has no test.
     """
     named = _named(evaluations)
     if by is None:
-        by = "flip_probability" if all("flip_probability" in one.deciles for one in named.values()) else "confidence"
+        by = "p_value" if all("p_value" in one.deciles for one in named.values()) else "confidence"
     if missing := [name for name, one in named.items() if by not in one.deciles]:
         raise InputError(f"{missing[0]} has no {kind_name(by)} to order by; it has {_have(named[missing[0]].deciles)}.")
     for number, (colour, _, one) in enumerate(_coloured(named)):

@@ -150,13 +150,12 @@ class Laplace(Method):
 class _Batches:
     """What ``laplace-torch`` takes for a loader, with no copy of all features."""
 
-    def __init__(self, data: FeatureSet) -> None:
-        self.dataset = data
+    def __init__(self, data: FeatureSet, size: int) -> None:
+        self.dataset, self.size = data, size
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for features, labels in zip(
-            self.dataset.features.split(_BATCH), self.dataset.labels.split(_BATCH), strict=True
-        ):
+        data = self.dataset
+        for features, labels in zip(data.features.split(self.size), data.labels.split(self.size), strict=True):
             yield features.float(), labels
 
 

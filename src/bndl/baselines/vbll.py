@@ -9,6 +9,7 @@ Package ``vbll``, its discriminative classifier with a diagonal covariance S of 
 
 import functools
 import importlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,7 @@ class VariationalHead(nn.Module):
         weight = head.weight if head.bias is None else torch.cat([head.weight, head.bias[:, None]], dim=1)
         with torch.no_grad():
             self.layer.W_mean.copy_(weight)
+            self.layer.noise_logdiag.fill_(_settled_noise(self.layer, num_data))
 
     def forward(self, features: Tensor) -> Callable[[Tensor], Tensor]:
         """Features (B, K) -> the package's training loss as a function of the labels (B,)."""
@@ -105,7 +107,7 @@ class VBLL(Method):
         self.num_data, self.num_samples = num_data, num_samples
 
     def dress(self, model: nn.Module, **layer: Any) -> nn.Module:
-        """A variational head out of a linear one; its other parameters start at random, as the package has it."""
+        """A variational head out of a linear one; the weights' variances start where the package has them."""
         if not isinstance(model, nn.Linear):
             raise HeadError(f"VBLL is fitted to features: give it a linear head, not a {type(model).__name__}.")
         return VariationalHead(
@@ -141,6 +143,17 @@ class VBLL(Method):
                 method = VBLL(prior, wishart, num_data=len(source), num_samples=_TRIAL_SAMPLES)
                 about = f"prior scale {prior:g}, Wishart scale {wishart:g}, "
                 yield from tune(method, head, own, epochs=EPOCHS[name], about=about)
+
+
+def _settled_noise(layer: Any, num_data: int) -> float:
+    r"""Log standard deviation at which the bound leaves the noise alone, when each class is predicted one time in C.
+
+    Its variance solves :math:`N v^2 / C + 2 d v - s = 0`, with d half the degrees of freedom and s the Wishart scale. The
+    package's own start, a random one of about one, would cost the few epochs here.
+    """
+    C = len(layer.noise_logdiag)
+    root = math.sqrt(layer.dof**2 + num_data * layer.wishart_scale / C)
+    return 0.5 * math.log((root - layer.dof) * C / num_data)
 
 
 def _package(name: str = "vbll") -> Any:

@@ -11,11 +11,11 @@ from torch import Tensor
 from bndl.evaluation.record import Certainty, ClassAccuracy, Evaluation, Outside, Sparsity
 from bndl.evaluation.stream import Plan
 from bndl.evaluation.ways import Ways
-from bndl.metrics.bands import bins_of, curve_of, drawn, figures_from, groups_of, wilson
+from bndl.metrics.bands import Groups, bins_of, curve_of, drawn, figures_from, groups_of, wilson
 from bndl.metrics.bootstrap import Figure, Statistic, estimate_all
 from bndl.metrics.detection import auroc, average_precision, fpr_at_tpr
 from bndl.metrics.examples import Examples, Uncertainty
-from bndl.metrics.figures import FIGURES, LEVELS, figures_of, ood_figures_of
+from bndl.metrics.figures import FIGURES, LEVELS, ood_figures_of
 from bndl.metrics.inputs import weighted_mean
 from bndl.metrics.pavpu import certain_at, pavpu
 from bndl.metrics.selective import aurc
@@ -25,7 +25,8 @@ __all__ = ["CENTRED", "SHIFT_FIGURES", "kinds_of", "measure", "outside_of", "shi
 
 KINDS: tuple[Uncertainty, ...] = get_args(Uncertainty)
 SHIFT_FIGURES = ("accuracy", "nll", "ece")
-CENTRED = (False, False, True)  # of these: noise only adds to a calibration error, so its resamples lie too high
+_INFLATED = ("ece", "adaptive_ece")  # noise only adds to a calibration error, so its resamples lie too high
+CENTRED = tuple(key in _INFLATED for key in SHIFT_FIGURES)
 _OF_ERRORS = {"auroc": "error_auroc", "aupr": "error_aupr", "fpr95": "error_fpr95", "aurc": "aurc"}
 _NUM_BINS = 40  # of the entropy
 _SHARE = 5  # the kinds beside the rule have one resample in this many
@@ -57,28 +58,26 @@ def measure(
     options: dict[str, Any] = {"num_resamples": plan.num_resamples, "seed": plan.seed}
     kinds = kinds_of(examples)
     steps: dict[str, Callable[[], Any]] = {
-        "figures": lambda: figures_of(examples, **options),
-        "more": lambda: estimate_all(_more(examples), len(examples), **options),
+        "figures": lambda: estimate_all(_functions(examples), len(examples), centred=_INFLATED, **options),
         "curve": lambda: curve_of(examples.uncertainty(), examples.correct, **options),
         **{by: partial(_errors, examples, by, plan=plan) for by in kinds if by != "confidence"},
     }
     done = {key: step() for key, step in track(list(steps.items()), "intervals", progress=plan.progress)}
-    by_rule = {key: done["figures"][long] for key, long in _OF_ERRORS.items()}
+    figures: dict[str, Figure] = done["figures"]
+    by_rule = {key: figures[long] for key, long in _OF_ERRORS.items()}
     return Evaluation(
         name=name,
         data=data,
         num_examples=len(examples),
         classes=classes,
-        figures=done["figures"],
-        pavpu=tuple(_certainty(examples, level, done, num_samples=ways.num_samples) for level in LEVELS),
+        figures={kind.key: figures[kind.key] for kind in FIGURES},
+        pavpu=tuple(_certainty(examples, level, figures, num_samples=ways.num_samples) for level in LEVELS),
         errors={by: by_rule if by == "confidence" else done[by] for by in kinds},
-        deciles={
-            by: groups_of(examples.uncertainty(by), examples.correct) for by in KINDS if by in kinds or by == KINDS[0]
-        },
+        deciles=_deciles(examples, kinds),
         reliability=bins_of(examples.confidence, examples.correct),
         risk_coverage=done["curve"],
         per_class=_per_class(examples, classes),
-        sparsity=_sparsity(ways, done["more"].get("num_features"), num_classes=len(classes)),
+        sparsity=_sparsity(ways, figures.get("num_features"), num_classes=len(classes)),
         ood={},
         shift=None,
         sepin=None,
@@ -89,15 +88,28 @@ def measure(
     )
 
 
-def _more(examples: Examples) -> dict[str, Statistic]:
-    """What the list of figures has not: how much PAvPU gains on calling everything certain, and features a decision."""
+def _deciles(examples: Examples, kinds: tuple[Uncertainty, ...]) -> dict[str, Groups]:
+    """By each kind, by the confidence in any case, and by the p-values as in the paper.
+
+    Flip probabilities have the order of p-values, but those of all that is sure are the same number, 0.
+    """
+    unsure: dict[str, Tensor] = {by: examples.uncertainty(by) for by in KINDS if by in kinds or by == "confidence"}
+    p_value = examples.p_value.nan_to_num(nan=1.0)  # a difference of exactly zero is uncertain
+    if p_value.min() < p_value.max():
+        unsure["p_value"] = p_value
+    return {by: groups_of(values, examples.correct) for by, values in unsure.items()}
+
+
+def _functions(examples: Examples) -> dict[str, Statistic]:
+    """The list of figures, how much PAvPU gains on calling everything certain, and features a decision."""
     right = examples.correct.double()
 
     def gain(level: float) -> Statistic:
         agreed = (examples.correct == certain_at(examples.p_value, level=level)).double()
         return lambda weights: weighted_mean(agreed - right, weights)
 
-    functions = {f"gain_{level}": gain(level) for level in LEVELS}
+    functions: dict[str, Statistic] = {kind.key: partial(kind.of, examples) for kind in FIGURES}
+    functions |= {f"gain_{level}": gain(level) for level in LEVELS}
     if not examples.num_features.isnan().any():
         functions["num_features"] = lambda weights: weighted_mean(examples.num_features, weights)
     return functions
@@ -119,15 +131,15 @@ def _fewer(plan: Plan) -> int:
     return max(1, plan.num_resamples // _SHARE)
 
 
-def _certainty(examples: Examples, level: float, done: dict[str, Any], *, num_samples: int) -> Certainty:
+def _certainty(examples: Examples, level: float, figures: dict[str, Figure], *, num_samples: int) -> Certainty:
     counts = pavpu(examples.correct, certain_at(examples.p_value, level=level))
     return Certainty(
         level=level,
         num_samples=num_samples,
         counts=counts,
-        value=done["figures"][f"pavpu_{round(100 * level):02d}"],
+        value=figures[f"pavpu_{round(100 * level):02d}"],
         baseline=counts.baseline,
-        gain=done["more"][f"gain_{level}"],
+        gain=figures[f"gain_{level}"],
     )
 
 

@@ -133,7 +133,7 @@ class Evaluation:
         pavpu: at each level.
         errors: for each kind of uncertainty that tells examples apart, ``auroc``, ``aupr`` and ``fpr95`` of finding the
             errors, and ``aurc``. All but the first kind have a fifth of the resamples.
-        deciles: for each kind of uncertainty, accuracy in ten groups of equal size.
+        deciles: for each kind of uncertainty, and for ``p_value``, accuracy in ten groups of equal size.
         reliability: accuracy by confidence.
         risk_coverage: share of errors among the surest, by confidence.
         per_class: accuracy of each class.

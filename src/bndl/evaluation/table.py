@@ -13,6 +13,7 @@ _LINES = {kind.key: kind for kind in FIGURES}
 _NAMES = {
     "flip_probability": "flip probability",
     "epistemic": "epistemic variance",
+    "p_value": "p-value",
 }
 Line = tuple[str, list[str]]  # what it is, and a cell a column; no cell: a heading
 
