@@ -77,7 +77,7 @@ def path(
     train: FeatureSet,
     val: FeatureSet,
     *,
-    num_points: int = NUM_POINTS,
+    num_points: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
     num_classes: int | None = None,
@@ -92,11 +92,12 @@ def path(
     Args:
         train: features that the backbone has seen.
         val: features that it has not seen.
-        num_points: penalties, evenly in the logarithm, from the least that leaves no weight to a thousandth of it.
+        num_points: penalties, evenly in the logarithm, from the least that leaves no weight to a thousandth of it; 15 by default.
         epochs: of each penalty, in place of the bound above.
         seed: of the order of the examples and of the held-out fifth.
         num_classes: C; by default the labels say.
     """
+    num_points = NUM_POINTS if num_points is None else num_points
     if num_points < 2:
         raise InputError(f"a path has at least two points, got num_points={num_points}.")
     task = Task.of(train, val, seed=seed)
