@@ -1,8 +1,8 @@
 """CARD: the diffusion is Gaussian algebra, a right noise network walks back to the label, and draws do no harm."""
 
 from dataclasses import fields
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -168,28 +168,15 @@ def test_a_new_network_is_the_best_linear_estimate_of_the_noise():
 
 
 @pytest.fixture(scope="module")
-def digits() -> dict[str, FeatureSet]:
+def digits(digit_parts: Any) -> dict[str, FeatureSet]:
     """Pixels (N, 64) from 0 to 1, in three parts."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(labels))
-    data = FeatureSet(torch.from_numpy(pixels[order] / 16).float(), torch.from_numpy(labels[order]).long())
-    ends = {"train": (0, 400), "val": (400, 1000), "test": (1000, 1797)}
-    return {part: data.take(torch.arange(*where)) for part, where in ends.items()}
+    return {part: getattr(digit_parts, part) for part in ("train", "val", "test")}
 
 
 @pytest.fixture(scope="module")
-def head(digits: dict[str, FeatureSet]) -> nn.Linear:
+def head(digit_parts: Any) -> nn.Linear:
     """A head that knows its training examples by heart, and so is too sure of others."""
-    torch.manual_seed(0)
-    head, train = nn.Linear(64, 10), digits["train"]
-    optimizer = torch.optim.Adam(head.parameters(), lr=0.3)
-    for _ in range(150):
-        optimizer.zero_grad()
-        F.cross_entropy(head(train.features), train.labels).backward()
-        optimizer.step()
-    return head.requires_grad_(False)
+    return digit_parts.head
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ def planted() -> FeatureSet:
 def solved(planted: FeatureSet) -> list[tuple[float, nn.Linear]]:
     """A path that is followed for as long as it takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(elastic_net, "_TOLERANCE", 1e-8)
-        return list(elastic_net._follow(planted, C, num_points=6, epochs=150, seed=0))
+        patch.setattr(elastic_net, "_PATIENCE", 1000)
+        return list(elastic_net._follow(planted, C, num_points=6, epochs=250, seed=0))
 
 
 def standard(planted: FeatureSet, head: nn.Linear) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,7 +57,7 @@ def test_each_point_meets_the_conditions_of_a_minimum(planted: FeatureSet, solve
         wrong = (features @ weight.t() + bias).softmax(1) - F.one_hot(planted.labels, C)
         slope, active = wrong.t() @ features / N, weight.abs() > 1e-9
         expected = -lam * (ALPHA * weight.sign() + (1 - ALPHA) * weight)
-        slack = 0.02 * lam + 2e-4
+        slack = 0.02 * lam + 1e-4
         assert ((slope - expected)[active].abs() < slack).all()
         assert (slope[~active].abs() < lam * ALPHA + slack).all()
         assert float(wrong.mean(0).abs().max()) < 1e-3
@@ -74,9 +74,7 @@ def test_weights_come_in_along_the_path_from_none(solved: list[tuple[float, nn.L
 
 
 def test_the_first_weights_are_those_of_the_features_that_decide(solved: list[tuple[float, nn.Linear]]):
-    used = (solved[2][1].weight.abs() > 1e-5).any(dim=0)
-    assert used[:3].all()
-    assert used.sum() <= 5
+    assert (solved[1][1].weight.abs() > 1e-5).any(dim=0).tolist() == [True] * 3 + [False] * (K - 3)
 
 
 def test_with_no_weight_the_bias_knows_how_frequent_classes_are(planted: FeatureSet, solved: Any):
@@ -98,7 +96,7 @@ def test_the_least_penalty_is_nearly_no_penalty(planted: FeatureSet, solved: lis
 
     optimizer.step(closure)
     unpenalised = float(closure().detach())
-    last = float(F.cross_entropy(solved[-1][1](planted.features), planted.labels))
+    last = float(F.cross_entropy(solved[-1][1](planted.features), planted.labels).detach())
     assert unpenalised <= last < unpenalised + 0.01
 
 
@@ -123,7 +121,7 @@ def test_the_fit_is_silent_seeded_and_sparse(digit_parts: Any, capfd: pytest.Cap
     assert torch.equal(ElasticNet().fit(*parts, seed=1).predict(features).probs, prediction.probs)
     assert prediction.epistemic.max() == 0
     assert fitted.size.weights == 640
-    assert fitted.size.active < 500  # 64 pixels, of which some never change
+    assert 0 < fitted.size.active < 640
     assert f"nnz {fitted.size.nnz:.3f}" in fitted.note
     dense, scaled = (nll(method.fit(*parts), digit_parts.test) for method in (Dense(), Temperature()))
     assert nll(fitted, digit_parts.test) < min(dense, scaled + 0.1)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,31 +31,15 @@ def _quick() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def digits() -> dict[str, FeatureSet]:
+def digits(digit_parts: Any) -> dict[str, FeatureSet]:
     """Pixels (N, 64) from 0 to 1, in three parts; they are sixteenths, which half precision holds."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(labels))
-    data = FeatureSet(torch.from_numpy(pixels[order] / 16).float(), torch.from_numpy(labels[order]).long())
-    ends = {"train": (0, 400), "val": (400, 1000), "test": (1000, 1797)}
-    return {part: data.take(torch.arange(*where)) for part, where in ends.items()}
+    return {part: getattr(digit_parts, part) for part in ("train", "val", "test")}
 
 
 @pytest.fixture(scope="module")
-def head(digits: dict[str, FeatureSet]) -> nn.Linear:
+def head(digit_parts: Any) -> nn.Linear:
     """A head that knows its training examples by heart, and so is too sure of others."""
-    torch.manual_seed(0)
-    head, train = nn.Linear(64, 10), digits["train"]
-    optimizer = torch.optim.Adam(head.parameters(), lr=0.3)
-    for _ in range(150):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(head(train.features), train.labels).backward()
-        optimizer.step()
-    head.requires_grad_(False)
-    for parameter in head.parameters():
-        parameter *= 3  # as after much longer training: on examples that a plane can part, weights grow for ever
-    return head
+    return digit_parts.head
 
 
 def rows_of(data: FeatureSet) -> set[tuple[float, ...]]:

@@ -269,7 +269,10 @@ def test_a_missing_setting_is_named(missing):
         ("data.name=5", "bad 'data.name': input should be a valid string, got 5"),
         ("data.strict=perhaps", "bad 'data.strict'"),
         ("data.workers=-1", "bad 'data.workers'"),
-        ("model.head=linear", "bad 'model.head': input should be 'bndl' or 'dense', got 'linear'"),
+        (
+            "model.head=linear",
+            "bad 'model.head': input should be 'bndl', 'dense', 'nmf', 'mc-dropout', 'belief-matching' or 'evidential', got 'linear'",
+        ),
         ("model.layer=5", "bad 'model.layer'"),
         ("model.layer.theta_shape=row", "bad 'model.layer.theta_shape'"),
         ("model.layer.init_shape=0.1", "bad 'model.layer.init_shape'"),

@@ -17,7 +17,7 @@ from bndl.predict import Prediction
 __all__ = ["BeliefMatching", "dirichlet_kl"]
 
 _MANY_CLASSES = 50
-_LARGEST = 15.0  # of a log-concentration: beyond, digamma differences lose their digits in float32
+_LARGEST = 30.0  # of a log-concentration: beyond, alpha times a difference of digammas loses its digits
 
 
 class BeliefMatching(Method):
@@ -34,7 +34,7 @@ class BeliefMatching(Method):
         total = alpha.sum(dim=1)
         fit = torch.digamma(alpha.gather(1, labels[:, None])[:, 0]) - torch.digamma(total)
         weight = 0.01 if logits.size(1) < _MANY_CLASSES else 0.003
-        return (weight * dirichlet_kl(alpha) - fit).mean()
+        return (weight * dirichlet_kl(alpha) - fit).mean().to(logits.dtype)
 
     def predictor(self, model: nn.Module, *, seed: int = 0) -> Fitted:
         """Mean and spread of the Dirichlet, in closed form."""
@@ -47,8 +47,8 @@ class BeliefMatching(Method):
 
 
 def concentrations(logits: Tensor) -> Tensor:
-    """``exp`` of the logits (B, C), in float32 or better and kept where digamma is sound."""
-    return logits.float().clamp(-_LARGEST, _LARGEST).exp()
+    """``exp`` of the logits (B, C), in float64 and kept where the KL is sound: a head may be very sure."""
+    return logits.double().clamp(-_LARGEST, _LARGEST).exp()
 
 
 def dirichlet_kl(alpha: Tensor) -> Tensor:

@@ -92,7 +92,8 @@ def path(
     Args:
         train: features that the backbone has seen.
         val: features that it has not seen.
-        num_points: penalties, evenly in the logarithm, from the least that leaves no weight to a thousandth of it; 15 by default.
+        num_points: penalties, 15 by default, evenly in the logarithm, from the least that leaves no weight to a
+            thousandth of it.
         epochs: of each penalty, in place of the bound above.
         seed: of the order of the examples and of the held-out fifth.
         num_classes: C; by default the labels say.
@@ -165,7 +166,7 @@ def _follow(
 
 def _empty(scaled: Tensor, labels: Tensor, num_classes: int) -> tuple[nn.Linear, dict[str, Tensor]]:
     """The solution with no weight, whose bias has the classes' frequencies, and SAGA's table of gradients there."""
-    linear, C = nn.Linear(scaled.size(1), num_classes), num_classes
+    linear, C = _blank(scaled.size(1), num_classes), num_classes
     frequency = (torch.bincount(labels, minlength=C) + 1e-3) / (len(labels) + 1e-3 * C)
     linear.weight.zero_()
     linear.bias.copy_(frequency.log())
@@ -182,10 +183,16 @@ def _rate(scaled: Tensor) -> float:
 
 def _unscaled(linear: nn.Linear, mean: Tensor, std: Tensor) -> nn.Linear:
     """The head of raw features that gives the same logits."""
-    head = nn.Linear(linear.in_features, linear.out_features)
+    head = _blank(linear.in_features, linear.out_features)
     head.weight.copy_(linear.weight / std)
     head.bias.copy_(linear.bias - head.weight @ mean)
     return head
+
+
+def _blank(in_features: int, out_features: int) -> nn.Linear:
+    """A linear layer with no values yet; the usual one draws them from the global generator."""
+    blank: nn.Linear = nn.utils.skip_init(nn.Linear, in_features, out_features)
+    return blank
 
 
 def _package() -> Any:

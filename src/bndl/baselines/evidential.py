@@ -45,7 +45,7 @@ class Evidential(Method):
         probs, truth = alpha / total, F.one_hot(labels, logits.size(1)).to(alpha)
         error = ((truth - probs).square() + probs * (1 - probs) / (total + 1)).sum(dim=1)
         wrong = dirichlet_kl(truth + (1 - truth) * alpha)
-        return (error + self.kl_weight * min(1.0, 2 * progress) * wrong).mean()
+        return (error + self.kl_weight * min(1.0, 2 * progress) * wrong).mean().to(logits.dtype)
 
     def predictor(self, model: nn.Module, *, seed: int = 0) -> Fitted:
         """Mean and spread of the Dirichlet, in closed form."""
