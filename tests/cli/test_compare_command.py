@@ -76,7 +76,7 @@ def test_a_failed_method_is_told_and_the_rest_is_there(place, tmp_path, capsys, 
     args = ["compare", RUN, "--seeds", "0", "--out", str(tmp_path), "--cache", "compare/features"]
     assert main([*args, "--methods", "dense,temperature"]) == 0
     out = capsys.readouterr().out
-    assert "temperature: failed: ZeroDivisionError" in out
+    assert "temperature (seed 0): failed: ZeroDivisionError" in out
     assert main([*args, "--methods", "temperature"]) == 1  # nothing to show
 
 
@@ -102,6 +102,14 @@ def test_the_papers_figure_of_uncertainty_is_drawn(place, tmp_path, capsys):
         ([RUN, "--ood", "a=digits", "--ood", "a=digits"], "each name once"),
         ([RUN, "--set", "train.lr=1"], "changes recipes"),
         ([RUN, "--small"], "goes with --paper"),
+        ([RUN, "--columns", "speed"], "no column 'speed'"),
+        ([RUN, "--columns", "nll,nll"], "shown once"),
+        ([RUN, "--methods", ""], "--methods is empty"),
+        ([RUN, "--reference", "nmf", "--methods", "dense"], "not among the methods"),
+        ([RUN, "--members", "0"], "at least one member"),
+        ([RUN, "--ood", "digits="], "a plain word"),
+        ([RUN, "--ood", "a/b=digits"], "a plain word"),
+        ([RUN, "--out", "tiny.yaml/x"], "cannot make the folder"),
         (["--paper", "table9"], "no 'table9'"),
         ([RUN, "--out", "tiny.yaml"], "is a file"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import torch
 import yaml
 
 from bndl.baselines import METHODS, get_method
-from bndl.baselines.dense import Dense
 from bndl.baselines.method import Size
 from bndl.baselines.temperature import Temperature
 from bndl.compare import Cell, Comparison, Failure, compare, find_source, tabulate
@@ -94,7 +94,7 @@ def test_finished_cells_are_not_computed_again(frozen, place, monkeypatch):
         assert torch.equal(one.draws["aurc"], other.draws["aurc"])
 
 
-@pytest.mark.parametrize("change", ["ood", "damage", "again"])
+@pytest.mark.parametrize("change", ["ood", "damage", "cut", "gap", "again"])
 def test_cells_are_computed_again_when_they_should(frozen, place, tmp_path, change):
     run = str(place / "runs" / "tiny-dense-0")
     first = options(place, tmp_path)
@@ -103,10 +103,17 @@ def test_cells_are_computed_again_when_they_should(frozen, place, tmp_path, chan
     before = cell.stat().st_mtime_ns
     compare([run], ["dense"], [0], options=first)
     assert cell.stat().st_mtime_ns == before
+    draws = cell.with_name("resamples.npz")
     if change == "damage":
-        cell.with_name("resamples.npz").write_bytes(b"PK")
-    changed = {"ood": replace(first, ood={"digits": "digits"}), "damage": first, "again": replace(first, again=True)}
-    found = compare([run], ["dense"], [0], options=changed[change])
+        draws.write_bytes(b"PK")
+    if change == "cut":
+        draws.write_bytes(draws.read_bytes()[: draws.stat().st_size // 2])
+    if change == "gap":
+        record = json.loads(cell.read_text())
+        del record["figures"]["nll"]
+        cell.write_text(json.dumps(record))
+    changed = {"ood": replace(first, ood={"digits": "digits"}), "again": replace(first, again=True)}
+    found = compare([run], ["dense"], [0], options=changed.get(change, first))
     assert cell.stat().st_mtime_ns > before
     assert ("ood/digits/auroc" in found.cells[0].figures) == (change == "ood")
 
@@ -124,6 +131,46 @@ def test_one_failure_loses_nothing_and_is_tried_again(place, tmp_path, monkeypat
     assert "failed: ZeroDivisionError" in to_markdown(table)
     second = compare([run], ["temperature", "dense"], [0], options=options(place, tmp_path))
     assert not second.failures
+
+
+def test_a_seed_that_failed_is_told_beside_those_that_did_not(frozen):
+    cells = tuple(c for c in frozen[0].cells if c.method == "dense" or c.seed == 0)
+    failures = (Failure("tiny-dense-0", "temperature", 1, "no"),)
+    text = to_markdown(tabulate(Comparison(cells, failures, frozen[0].about)))
+    assert "seeds 0, 1" in text.splitlines()[0]
+    assert "| dense |" in text
+    assert "| temperature (seed 0) |" in text
+    assert "| temperature (seed 1) | failed: no |" in text
+
+
+def test_without_the_reference_nothing_is_said_of_differences(frozen):
+    alone = Comparison(tuple(c for c in frozen[0].cells if c.method == "nmf"), (), frozen[0].about)
+    text = to_markdown(tabulate(alone))
+    assert "worse than" not in text
+    assert "worse than dense" in to_markdown(tabulate(frozen[0]))
+
+
+def test_subjects_that_would_share_a_folder_are_refused(place, tmp_path):
+    run = place / "runs" / "tiny-dense-0"
+    with pytest.raises(InputError, match="two subjects are called 'tiny-dense-0'"):
+        compare([str(run), f"{run}/"], ["dense"], [0], options=options(place, tmp_path))
+
+
+def test_runs_that_cannot_be_compared_on_are_refused_first(place, tmp_path):
+    for name, change in (("unfinished", "results.json"), ("head", "recipe.yaml")):
+        copy = tmp_path / name
+        shutil.copytree(place / "runs" / "tiny-dense-0", copy)
+        text = (copy / change).read_text()
+        (copy / change).unlink()
+        if name == "head":
+            (copy / change).write_text(text.replace("head: dense", "head: bndl"))
+    with pytest.raises(FileError, match="has not finished"):
+        compare([str(tmp_path / "unfinished")], ["dense"], [0], options=options(place, tmp_path))
+    with pytest.raises(InputError, match="trained with a bndl head"):
+        compare([str(tmp_path / "head")], ["dense"], [0], options=options(place, tmp_path))
+    with pytest.raises(FileError):
+        compare(["resnet56_cifar10"], ["dense"], [0], options=options(place, tmp_path, ood={"x": "nowhere"}))
+    assert not (tmp_path / "cells").exists()
 
 
 def test_examples_are_kept(frozen):
@@ -284,4 +331,3 @@ def test_what_cannot_be_compared_is_told(place, tmp_path):
         compare(["resnet57_cifar10"], ["dense"], [0], options=chosen)
     with pytest.raises(FileError, match="neither a checkpoint"):
         find_source("nothing", cache=tmp_path)
-    assert Dense().fit is not None

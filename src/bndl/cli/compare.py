@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bndl.cli.console import console
-from bndl.errors import InputError
+from bndl.errors import FileError, InputError
 from bndl.files import replacing
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ood", action="append", default=[], metavar="NAME[=PATH]", help="data of another kind, to be told apart"
     )
-    parser.add_argument("--reference", default="dense", help="method that differences are taken to (default: dense)")
+    parser.add_argument("--reference", help="method that differences are taken to (default: dense)")
     parser.add_argument("--columns", metavar="A,B", help="keys of the columns, as in table.json")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a recipe's setting")
     parser.add_argument("--out", type=Path, default=Path("compare"), help="folder of results (default: compare)")
@@ -90,21 +90,35 @@ def run(args: argparse.Namespace) -> int:
         sepin=args.sepin or (paper is not None and paper.sepin),
         again=args.again,
     )
-    _check_out(args.out)
+    seeds, columns = _seeds(args.seeds), _columns(args, paper, options)
+    if args.reference and args.reference not in methods:
+        raise InputError(f"--reference {args.reference} is not among the methods: {', '.join(methods)}.")
     messages = console(stderr=True)
     if paper is not None and paper.kind == "sparsity":
+        _check_out(args.out)
         return _sparsity(args, subjects, options)
-    comparison = compare(
-        subjects, methods, _seeds(args.seeds), options=options, tell=lambda line: messages.print(line, **_PLAIN)
-    )
-    columns = args.columns.split(",") if args.columns else list(paper.columns) if paper else None
-    table = tabulate(comparison, reference=args.reference, columns=columns)
+    _check_out(args.out)
+    comparison = compare(subjects, methods, seeds, options=options, tell=lambda line: messages.print(line, **_PLAIN))
+    if not comparison.cells:
+        return 1  # each failure was told as it came
+    table = tabulate(comparison, reference=args.reference or "dense", columns=columns)
     table = table if paper is None else with_printed(table, paper)
     paths = _write(table, args.out)
     if paper is not None and paper.kind == "deciles":
         paths.append(_deciles(comparison, args.out))
     _tell(table, args.format, args.out, paths, title=paper.title if paper else "")
-    return 1 if comparison.failures and not comparison.cells else 0
+    return 0
+
+
+def _columns(args: argparse.Namespace, paper: "PaperTable | None", options: "Options") -> list[str] | None:
+    """The keys of the columns, looked at before anything is computed."""
+    from bndl.compare.table import columns_of
+
+    keys = [key.strip() for key in args.columns.split(",")] if args.columns is not None else None
+    if keys is None and paper is not None:
+        keys = list(paper.columns)
+    columns_of(options.ood or {}, keys, sepin=options.sepin)
+    return keys
 
 
 def _subjects(args: argparse.Namespace, paper: "PaperTable | None") -> list[str]:
@@ -121,6 +135,8 @@ def _methods(args: argparse.Namespace, paper: "PaperTable | None") -> list[str]:
     from bndl.backbones import CIFAR_CHECKPOINTS
     from bndl.baselines import METHODS
 
+    if args.methods is not None and not args.methods.strip():
+        raise InputError("--methods is empty: name some, or leave it out.")
     if args.methods and args.methods != "all":
         return [name.strip() for name in args.methods.split(",")]
     if paper is not None and not args.methods:
@@ -142,15 +158,19 @@ def _seeds(text: str) -> list[int]:
 def _named(given: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     named = {(name if path else Path(name).name): path or name for name, _, path in pairs}
-    if len(named) < len(given) or not all(named):
-        raise InputError(f"--ood takes a name or NAME=PATH, each name once, got {', '.join(given)}.")
+    odd = any((equals and not path) or not name for name, equals, path in pairs)
+    if odd or len(named) < len(given) or any("/" in name or name.startswith(".") for name in named):
+        raise InputError(f"--ood takes a name or NAME=PATH, each name once and a plain word, got {', '.join(given)}.")
     return named
 
 
 def _check_out(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file: give a folder.")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot make the folder {out} ({error.strerror}): choose another --out.") from error
 
 
 def _write(table: "Table", out: Path) -> list[Path]:
@@ -229,7 +249,7 @@ def _tell(table: "Table", form: str, folder: Path, pictures: list[Path], *, titl
         out.print(f"[bold]{title}[/]")
     for subject in table.subjects():
         rows = table.of(subject)
-        out.print(f"\n[bold]{subject}[/]: {table.about[subject]}; seeds {', '.join(map(str, rows[0].seeds))}")
+        out.print(f"\n[bold]{subject}[/]: {table.about[subject]}; seeds {', '.join(map(str, table.seeds(subject)))}")
         _tell_subject(table, rows, out)
     out.print(legend(table), style="dim")
     listed = ", ".join(
@@ -256,8 +276,8 @@ def _tell_subject(table: "Table", rows: "list[Row]", out: Any) -> None:
                 value, interval = cell_text(column, row.entries.get(column.key))
                 value = f"[bold]{value}[/]" if is_best(column, row, sound) else value
                 texts.append(f"{value}\n[dim]{interval}[/]" if interval else value)
-            shown.add_row(row.method, *texts)
+            shown.add_row(table.label(row), *texts)
         out.print(shown)
     for row in rows:
         if row.failed:
-            out.print(f"{row.method}: failed: {row.failed}", style="red", **_PLAIN)
+            out.print(f"{table.label(row)}: failed: {row.failed}", style="red", **_PLAIN)

@@ -2,6 +2,8 @@
 
 import json
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,7 +17,6 @@ from torch import Tensor
 from bndl._version import __version__
 from bndl.baselines import Fitted
 from bndl.baselines.method import Size
-from bndl.errors import FileError
 from bndl.features import FeatureSet, Inputs
 from bndl.files import replacing
 from bndl.metrics.bootstrap import resamples
@@ -163,10 +164,12 @@ def read_cell(folder: Path, *, key: str) -> Cell | None:
             return None
         record.pop("version")
         figures = {name: torch.nan if value is None else float(value) for name, value in record.pop("figures").items()}
+        if not {kind.key for kind in FIGURES} <= figures.keys():
+            return None
         with np.load(folder / "resamples.npz", allow_pickle=False) as file:
             draws = {name: torch.from_numpy(file[name]) for name in figures}
         return Cell(**{**record, "size": Size(**record["size"])}, figures=figures, draws=draws)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, FileError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
 
 

@@ -33,7 +33,7 @@ def draw(table: Table, folder: Path) -> list[Path]:
             _panel(axis, column, rows, table.reference)
         for axis in axes[len(columns) :]:
             axis.set_axis_off()
-        seeds = len(rows[0].seeds)
+        seeds = len(table.seeds(subject))
         figure.suptitle(f"{table.about[subject]}: mean of {seeds} seed{'s' * (seeds > 1)}, 95 % intervals", fontsize=10)
         figure.tight_layout()
         path = folder / f"compare-{subject}.png"

@@ -8,9 +8,8 @@ from bndl.compare.table import Column, Entry, Row, Table
 __all__ = ["MARKS", "blocks", "cell_text", "is_best", "to_latex", "to_markdown"]
 
 MARKS = {"better": "▲", "worse": "▼", "same": "", "": ""}
-_LEGEND = (
-    "mean over seeds; below it the 95 % bootstrap interval; ▲ better, ▼ worse than {reference} on the same examples"
-)
+_LEGEND = "mean over seeds; below it the 95 % bootstrap interval"
+_MARKED = "; ▲ better, ▼ worse than {reference} on the same examples"
 
 
 def cell_text(column: Column, entry: Entry | None) -> tuple[str, str]:
@@ -41,7 +40,7 @@ def is_best(column: Column, row: Row, rows: Sequence[Row]) -> bool:
 
 def legend(table: Table) -> str:
     """What the numbers of a table are."""
-    return _LEGEND.format(reference=table.reference)
+    return _LEGEND + (_MARKED.format(reference=table.reference) if table.reference else "")
 
 
 def to_markdown(table: Table) -> str:
@@ -49,10 +48,10 @@ def to_markdown(table: Table) -> str:
     parts = []
     for subject in table.subjects():
         rows = table.of(subject)
-        heading = f"**{subject}**: {table.about[subject]}; seeds {', '.join(map(str, rows[0].seeds))}"
+        heading = f"**{subject}**: {table.about[subject]}; seeds {', '.join(map(str, table.seeds(subject)))}"
         lines = [heading, "", f"| | {' | '.join(column.heading for column in table.columns)} |"]
         lines.append("|---" * (len(table.columns) + 1) + "|")
-        lines += [f"| {row.method} | {' | '.join(_markdown_cells(table, row, rows))} |" for row in rows]
+        lines += [f"| {table.label(row)} | {' | '.join(_markdown_cells(table, row, rows))} |" for row in rows]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + f"\n\n({legend(table)})\n"
 
@@ -78,7 +77,7 @@ def to_latex(table: Table) -> str:
         span = len(table.columns) + 1
         about = _escape(f"{subject}: {table.about[subject]}")
         lines += ["\\midrule", f"\\multicolumn{{{span}}}{{l}}{{{about}}} \\\\"]
-        lines += [f"{_escape(row.method)} & {' & '.join(_latex_cells(table, row, rows))} \\\\" for row in rows]
+        lines += [f"{_escape(table.label(row))} & {' & '.join(_latex_cells(table, row, rows))} \\\\" for row in rows]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
 
@@ -102,7 +101,7 @@ def _escape(text: str) -> str:
 
 def blocks(table: Table, rows: Sequence[Row], *, width: int) -> Iterator[tuple[Column, ...]]:
     """The columns in blocks that fit this many characters, each next to the methods' names."""
-    names = max(len(row.method) for row in rows) + 2
+    names = max(len(table.label(row)) for row in rows) + 2
     block: list[Column] = []
     taken = names
     for column in table.columns:

@@ -23,6 +23,7 @@ from bndl.compare.cells import (
     write_cell,
 )
 from bndl.compare.subjects import CheckpointSource, RunSource, Subject, find_source
+from bndl.data import find
 from bndl.data.sets import digest
 from bndl.errors import BndlError, InputError
 from bndl.features import FeatureSet
@@ -90,8 +91,15 @@ def compare(
         options: where things lie.
         tell: is given a line for people, as cells come.
     """
-    _check(subjects, methods, seeds)
+    _check(subjects, methods, seeds, options)
+    for place in (options.ood or {}).values():
+        find(place)  # said now, not after hours
     benches = [_bench(name, options, tell) for name in subjects]
+    names = [bench.name for bench in benches]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(
+            f"two subjects are called {twice!r}, and would share their cells: rename one, or compare apart."
+        )
     chosen = [get_method(name) for name in methods]
     outcomes = list(_outcomes(benches, chosen, seeds, options, tell))
     cells = tuple(outcome for outcome in outcomes if isinstance(outcome, Cell))
@@ -201,7 +209,9 @@ def _try(bench: _Bench, method: Method, seed: int, folder: Path, tell: Tell) -> 
     return cell
 
 
-def _check(subjects: Sequence[str], methods: Sequence[str], seeds: Sequence[int]) -> None:
+def _check(subjects: Sequence[str], methods: Sequence[str], seeds: Sequence[int], options: Options) -> None:
+    if options.num_members < 1:
+        raise InputError(f"an ensemble has at least one member, got {options.num_members}.")
     for what, given in (("subject", subjects), ("method", methods), ("seed", seeds)):
         if not given:
             raise InputError(f"give at least one {what} to compare.")

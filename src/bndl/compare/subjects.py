@@ -126,13 +126,7 @@ class RunSource(Source):
         """The run's network, its training, validation and test part."""
         from bndl.train import load_run
 
-        run = load_run(self.folder)
-        if run.recipe.model.head != "dense":
-            raise InputError(
-                f"{self.folder} was trained with a {run.recipe.model.head} head: methods are fitted to a network with a "
-                "dense one; give such a run, or the recipe's name."
-            )
-        return images_of(run)
+        return images_of(load_run(self.folder))
 
 
 def images_of(run: "Run") -> Images:
@@ -169,7 +163,22 @@ def find_source(
             f"{name!r} is neither a checkpoint ({', '.join(CIFAR_CHECKPOINTS)}), nor the folder of a finished run, nor a "
             "recipe of bndl train --list."
         )
-    return RunSource(folder.name, f"run {folder.name}, frozen", **shared, folder=folder)
+    _check_run(folder)
+    return RunSource(folder.resolve().name, f"run {folder.name}, frozen", **shared, folder=folder)
+
+
+def _check_run(folder: Path) -> None:
+    """What cannot be compared on is said before anything is computed."""
+    from bndl.train.record import read_recipe
+
+    head = read_recipe(folder).model.head
+    if head != "dense":
+        raise InputError(
+            f"{folder} was trained with a {head} head: methods are fitted to a network with a dense one; give such a run, "
+            "or the recipe's name."
+        )
+    if not (folder / "results.json").is_file() or not (folder / "model.safetensors").is_file():
+        raise FileError(f"the run in {folder} has not finished: go on with bndl train --resume {folder}.")
 
 
 def foreign(place: str, images: Images) -> LabelledSet:

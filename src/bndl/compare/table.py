@@ -3,7 +3,7 @@
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bndl.compare.cells import Cell, Failure
 from bndl.compare.run import Comparison
+from bndl.errors import InputError
 from bndl.metrics.figures import FIGURES, OOD_FIGURES
 
 __all__ = ["Column", "Entry", "Row", "Table", "columns_of", "tabulate"]
@@ -79,6 +80,16 @@ class Table:
         """The rows of one subject."""
         return [row for row in self.rows if row.subject == subject]
 
+    def seeds(self, subject: str) -> tuple[int, ...]:
+        """The seeds of the methods that have most of them."""
+        return max((row.seeds for row in self.of(subject) if not row.failed), key=len, default=())
+
+    def label(self, row: Row) -> str:
+        """The method's name, with its seeds where it has not as many as others."""
+        if not row.failed and row.seeds == self.seeds(row.subject):
+            return row.method
+        return f"{row.method} (seed{'s' * (len(row.seeds) > 1)} {', '.join(map(str, row.seeds))})"
+
     def to_json(self) -> str:
         """Everything, as JSON; what is not a number is null."""
         record = {
@@ -90,17 +101,22 @@ class Table:
         return json.dumps(record, indent=2) + "\n"
 
 
-def columns_of(cells: Sequence[Cell], keys: Sequence[str] | None = None) -> tuple[Column, ...]:
-    """The columns that these cells can fill: chosen figures, OOD by data set, SEPIN, size and times."""
-    found = {key for cell in cells for key in cell.figures}
+def columns_of(ood: Iterable[str], keys: Sequence[str] | None = None, *, sepin: bool = False) -> tuple[Column, ...]:
+    """The columns there can be: chosen figures, OOD by data set, SEPIN, size and times.
+
+    Args:
+        ood: names of the data of another kind.
+        keys: of the columns to choose; None: the usual ones.
+        sepin: whether SEPIN was measured.
+    """
     kinds = {kind.key: Column(kind.key, kind.heading, kind.better, kind.text) for kind in FIGURES}
     percent = FIGURES[0].text
     kinds["pavpu_margin"] = Column("pavpu_margin", "PAvPU, best margin", "higher", percent)
-    for name in dict.fromkeys(key.split("/")[1] for key in sorted(found) if key.startswith("ood/")):
+    for name in ood:
         for kind in OOD_FIGURES:
             key = f"ood/{name}/{kind.key}"
             kinds[key] = Column(key, f"{kind.heading}, {name}", kind.better, kind.text)
-    if any(cell.sepin for cell in cells):
+    if sepin:
         for k in _SEPIN:
             kinds[f"sepin/{k}"] = Column(f"sepin/{k}", f"SEPIN@{k} x100", "higher", lambda v: f"{100 * v:.2f}")
     kinds["nnz"] = Column("nnz", "nnz", "lower", lambda v: f"{v:.3f}")
@@ -112,9 +128,9 @@ def columns_of(cells: Sequence[Cell], keys: Sequence[str] | None = None) -> tupl
         keys = [*DEFAULT, *extra, "nnz", "parameters", "fit", "predict"]
     unknown = [key for key in keys if key not in kinds]
     if unknown:
-        from bndl.errors import InputError
-
         raise InputError(f"there is no column {unknown[0]!r}; choose from {', '.join(kinds)}.")
+    if len({*keys}) < len(keys):
+        raise InputError(f"each column is shown once: {', '.join(keys)} names one twice.")
     return tuple(kinds[key] for key in keys)
 
 
@@ -123,10 +139,13 @@ def tabulate(comparison: Comparison, *, reference: str = "dense", columns: Seque
 
     Args:
         comparison: what was measured.
-        reference: the method that differences are taken to, on the same examples and resamples.
+        reference: the method that differences are taken to, on the same examples and resamples; without cells of it no
+            difference is marked.
         columns: keys of the columns to show; None: the usual ones.
     """
-    wanted = columns_of(comparison.cells, columns)
+    cells = comparison.cells
+    ood = dict.fromkeys(key.split("/")[1] for cell in cells for key in cell.figures if key.startswith("ood/"))
+    wanted = columns_of(ood, columns, sepin=any(cell.sepin for cell in cells))
     rows = []
     for subject in comparison.about:
         groups: dict[str, list[Cell]] = {}
@@ -134,10 +153,10 @@ def tabulate(comparison: Comparison, *, reference: str = "dense", columns: Seque
             if cell.subject == subject:
                 groups.setdefault(cell.method, []).append(cell)
         against = groups.get(reference, [])
-        failed = {f.method: f for f in comparison.failures if f.subject == subject}
         rows += [_row(subject, method, cells, against, wanted) for method, cells in groups.items()]
-        rows += [_failed(subject, failure) for method, failure in failed.items() if method not in groups]
-    return Table(wanted, tuple(rows), comparison.about, reference)
+        rows += [_failed(subject, failure) for failure in comparison.failures if failure.subject == subject]
+    found = any(cell.method == reference for cell in comparison.cells)
+    return Table(wanted, tuple(rows), comparison.about, reference if found else "")
 
 
 def _row(subject: str, method: str, cells: list[Cell], against: list[Cell], columns: Sequence[Column]) -> Row:
