@@ -1,5 +1,6 @@
 """Where commands talk: results on standard output, all else on standard error."""
 
+import argparse
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from bndl.errors import MissingExtraError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "fail", "write_json"]
+__all__ = ["console", "fail", "seed", "write_json"]
 
 
 def console(*, stderr: bool = False) -> "Console":
@@ -24,6 +25,13 @@ def console(*, stderr: bool = False) -> "Console":
 def write_json(record: dict[str, Any]) -> None:
     """One JSON object on standard output."""
     sys.stdout.write(json.dumps(record, indent=2) + "\n")
+
+
+def seed(text: str) -> int:
+    """A seed, as the type of a command's option."""
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to {2**32 - 1}, got {text!r}")
+    return int(text)
 
 
 def fail(message: str, *, code: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bndl.cli.console import console, write_json
+from bndl.cli.console import console, seed, write_json
 from bndl.demo.figure import draw
 from bndl.demo.run import Case, Demo, Row
 from bndl.demo.run import run as run_demo
@@ -32,14 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("--out", type=Path, default=Path("demo.png"), help="the picture to write (default: demo.png)")
     parser.add_argument("--save", type=Path, help="also save the trained model, as safetensors")
-    parser.add_argument("--seed", type=_seed, default=0, help="of split, weights and noise (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of split, weights and noise (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of the table")
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to {2**32 - 1}, got {text!r}")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bndl.cli.console import console, write_json
+from bndl.cli.console import console, seed, write_json
 from bndl.errors import FileError, InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -40,10 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--severities", type=_numbers, metavar="1,3,5", help="only these severities, 1 to 5")
     parser.add_argument("--sepin", action="store_true", help="also how much features say on their own (SEPIN@k)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/evaluation)")
-    parser.add_argument("--limit", type=_count, metavar="N", help="at most N examples of each set, chosen by the seed")
+    parser.add_argument(
+        "--limit", type=_count, metavar="N", help="at most N examples of each set to measure, chosen by the seed"
+    )
     parser.add_argument("--resamples", type=_count, default=1000, help="bootstrap resamples (default: 1000)")
     parser.add_argument("--batch-size", type=_count, default=256, help="examples a pass (default: 256)")
-    parser.add_argument("--seed", type=int, default=0, help="of noise, resamples and choice (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of noise, resamples and choice (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of the table")
 
 
@@ -100,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     messages.print(f"{loaded.recipe.name}, {head} head, on {plan.about}: {len(data):,} examples", **_PLAIN)
     if data.classes != loaded.classes:
         messages.print("its classes have other names than the run's: labels are taken by number", **_PLAIN)
-    ways = ways_of_run(loaded, seed=args.seed, batch_size=args.batch_size, limit=args.limit)
+    ways = ways_of_run(loaded, seed=args.seed, batch_size=args.batch_size)
     found = evaluate_all(ways, data, replace(plan, keep=keep))
     try:
         keep.wrote.append(plots.overview(found, keep.folder / "evaluation.png").name)

@@ -29,6 +29,7 @@ _INFLATED = ("ece", "adaptive_ece")  # noise only adds to a calibration error, s
 CENTRED = tuple(key in _INFLATED for key in SHIFT_FIGURES)
 _OF_ERRORS = {"auroc": "error_auroc", "aupr": "error_aupr", "fpr95": "error_fpr95", "aurc": "aurc"}
 _NUM_BINS = 40  # of the entropy
+_LEAST = 100  # resamples, where so many were asked for: fewer give no interval
 _SHARE = 5  # the kinds beside the rule have one resample in this many
 
 
@@ -128,7 +129,7 @@ def _errors(examples: Examples, by: Uncertainty, *, plan: Plan) -> dict[str, Fig
 
 
 def _fewer(plan: Plan) -> int:
-    return max(1, plan.num_resamples // _SHARE)
+    return max(min(plan.num_resamples, _LEAST), plan.num_resamples // _SHARE)
 
 
 def _certainty(examples: Examples, level: float, figures: dict[str, Figure], *, num_samples: int) -> Certainty:

@@ -138,14 +138,13 @@ def augmentation(run: Run) -> Augment:
     return Augment(kind, run.side)
 
 
-def ways_of_run(run: Run, *, seed: int = 0, batch_size: int = 256, limit: int | None = None) -> Ways:
+def ways_of_run(run: Run, *, seed: int = 0, batch_size: int = 256) -> Ways:
     """How a run predicts; a dense one also at the temperature that suits its validation part.
 
     Args:
         run: a finished run.
         seed: of the draws.
         batch_size: images a pass.
-        limit: at most this many validation examples.
     """
     head, model = run.recipe.model.head, run.model
     method = get_method(head)
@@ -155,7 +154,7 @@ def ways_of_run(run: Run, *, seed: int = 0, batch_size: int = 256, limit: int | 
         return layered(model, method.predictor(find_layer(model), seed=seed).predict, name=head)
     if head != "dense":
         return replace(ways_of(method.predictor(model, seed=seed), name=head), model=model)
-    val = limited(own_part(run, "val"), min(limit or _MOST_TO_CALIBRATE, _MOST_TO_CALIBRATE), seed=seed)
+    val = limited(own_part(run, "val"), _MOST_TO_CALIBRATE, seed=seed)
     scale = _scale(run, val, batch_size=batch_size)
     return dense(model, {"dense": 1.0, "dense, temperature scaled": scale})
 

@@ -28,7 +28,7 @@ def corruptions_of(shift: Wanted) -> dict[str, tuple[int, ...]]:
     from bndl.data.shift import CORRUPTIONS, SEVERITIES
 
     if isinstance(shift, Mapping):
-        found = {str(name): tuple(severities) for name, severities in shift.items()}
+        found = {str(name): (s,) if isinstance(s, int) else tuple(s) for name, s in shift.items()}
     else:
         named = CORRUPTIONS if shift is True else [shift] if isinstance(shift, str) else shift
         found = {str(name): SEVERITIES for name in named}
