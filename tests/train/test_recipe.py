@@ -271,7 +271,8 @@ def test_a_missing_setting_is_named(missing):
         ("data.workers=-1", "bad 'data.workers'"),
         (
             "model.head=linear",
-            "bad 'model.head': input should be 'bndl', 'dense', 'nmf', 'mc-dropout', 'belief-matching' or 'evidential', got 'linear'",
+            "bad 'model.head': input should be 'bndl', 'dense', 'nmf', 'mc-dropout', 'belief-matching' or 'evidential', "
+            "got 'linear'",
         ),
         ("model.layer=5", "bad 'model.layer'"),
         ("model.layer.theta_shape=row", "bad 'model.layer.theta_shape'"),
