@@ -292,13 +292,13 @@ def test_data_of_another_kind(model, digits, evaluation):
     assert "Told from noise (60 examples)" in found.table()
 
 
-def test_shift_is_the_evaluation_of_shifted_data(model, digits):
+def test_shift_is_the_evaluation_of_shifted_data(plain, digits):
     part = digits.subset(range(120))
-    found = bndl.evaluate(model, part, shift={"gaussian_noise": (1, 5), "fog": (5,)}, num_resamples=R, batch_size=50)
+    found = bndl.evaluate(plain, part, shift={"gaussian_noise": (1, 5), "fog": (5,)}, num_resamples=R, batch_size=50)
     cells = {(cell.corruption, cell.severity): cell.figures for cell in found.shift.cells}
     assert list(cells) == [("gaussian_noise", 1), ("gaussian_noise", 5), ("fog", 5)]
     for (name, severity), figures in cells.items():
-        own = bndl.evaluate(model, shifted(part, name, severity=severity), num_resamples=R).figures
+        own = bndl.evaluate(plain, shifted(part, name, severity=severity), num_resamples=R).figures
         for key in ("accuracy", "nll"):
             assert figures[key].value == pytest.approx(own[key].value, rel=1e-5)
             assert (figures[key].low, figures[key].high) == pytest.approx((own[key].low, own[key].high), rel=1e-5)
