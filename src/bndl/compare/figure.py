@@ -35,7 +35,7 @@ def draw(table: Table, folder: Path) -> list[Path]:
             axis.set_axis_off()
         seeds = len(table.seeds(subject))
         figure.suptitle(f"{table.about[subject]}: mean of {seeds} seed{'s' * (seeds > 1)}, 95 % intervals", fontsize=10)
-        figure.tight_layout()
+        figure.tight_layout(rect=(0, 0, 1, 1 - 0.2 / figure.get_figheight()))
         path = folder / f"compare-{subject}.png"
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png")
