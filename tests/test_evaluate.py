@@ -305,13 +305,7 @@ def test_shift_is_the_evaluation_of_shifted_data(plain, digits):
         assert figures["ece"].value == pytest.approx(own["ece"].value, rel=1e-4)
         assert figures["ece"].low <= figures["ece"].value <= figures["ece"].high
     assert [mean.severity for mean in found.shift.means] == [1, 5]
-    for mean in found.shift.means:
-        cell = [own for (_, severity), own in cells.items() if severity == mean.severity]
-        for key, centred in (("accuracy", False), ("ece", True)):
-            width = mean.figures[key].high - mean.figures[key].low
-            assert width <= max(own[key].high - own[key].low for own in cell) + 1e-12
-            middle = (mean.figures[key].high + mean.figures[key].low) / 2
-            assert not centred or abs(middle - mean.figures[key].value) < width / 4
+    assert found.shift.means[0].figures == cells["gaussian_noise", 1]  # the mean of one
     worst = found.shift.means[1].figures["nll"]
     both = [cells["gaussian_noise", 5]["nll"], cells["fog", 5]["nll"]]
     assert worst.value == pytest.approx((both[0].value + both[1].value) / 2)
