@@ -87,7 +87,7 @@ def path(
     Each penalty starts from the solution of the one before. It is not solved to convergence: each sees about 150,000
     examples (3 epochs of 50,000, 15 of 4,000), and for N C K above 1.28e9 a seeded part of the training features. Heads of
     the training features are divided by the temperature that suits most of the validation features. With 50,000 x 256
-    features of 100 classes it takes two minutes.
+    features of 100 classes it takes two to three minutes of one core.
 
     Args:
         train: features that the backbone has seen.
