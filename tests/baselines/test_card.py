@@ -101,12 +101,16 @@ def test_a_noise_network_that_is_right_walks_back_to_the_label():
     schedule, S, B, C = Schedule.linear(40), 6, 5, 4
     label, guide = F.one_hot(torch.arange(B) % C, C).double(), normal(B, C).softmax(1)
 
+    steps: list[int] = []
+
     def right(noisy: Tensor, step: int) -> Tensor:
+        steps.append(step)
         signal = float(schedule.signal[step])
         return (noisy - signal * label - (1 - signal) * guide) / (1 - signal**2) ** 0.5
 
     drawn = sample(schedule, guide, normal(40, S, 1, C), right)
     assert torch.allclose(drawn, label.expand(S, -1, -1))
+    assert steps == list(range(40, 0, -1))
 
 
 def test_a_noise_network_that_knows_the_posterior_draws_from_the_label_distribution():
