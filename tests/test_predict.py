@@ -184,10 +184,57 @@ def test_the_closed_form_gives_its_decision_the_largest_probability():
     assert torch.equal(pred.probs.argmax(dim=1), pred.labels)
 
 
+def log_odds_of(logits: Tensor, label: Tensor) -> Tensor:
+    """ln p / (1 - p) of a class, from its probability: (..., B, C), (B,) -> (..., B)."""
+    p = logits.double().softmax(dim=-1).gather(-1, label[:, None].expand(*logits.size()[:-1], 1))[..., 0]
+    return p.log() - torch.log1p(-p)
+
+
+@pytest.mark.parametrize("given", [{}, {"theta_shape": "entry", "signed": True}, {"bias": False}])
+def test_p_is_the_t_test_of_the_log_odds_at_twenty_draws(given):
+    """Against a hundred thousand draws of a posterior that is narrow, as the closed form is of first order in the noise."""
+    layer, h = make_layer(6, 5, **given), rows(30, 6).abs() / 2
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if name.endswith("raw_shape") or name == "theta_shape_map.bias":
+                parameter.add_(15.0)
+    pred = bndl.predict(layer, h)
+    theta, phi = brute_force(layer, h, 20_000)
+    offset = 0 if layer.bias is None else layer.offset().detach().double().numpy()
+    odds = log_odds_of(torch.from_numpy(np.einsum("sbk,sck->sbc", theta, phi) + offset), pred.labels).numpy()
+    at_mean = log_odds_of(pred.logits, pred.labels).numpy()
+    assert 5 < (at_mean > 0).sum() < 25
+    expected = np.where(at_mean > 0, 2 * scipy.stats.t.sf(at_mean / odds.std(axis=0) * np.sqrt(20), df=19), 1.0)
+    np.testing.assert_allclose(pred.p_value, expected, rtol=0.3, atol=0.02)
+    assert (pred.p_value[torch.from_numpy(at_mean <= 0)] == 1).all()
+
+
+def test_a_decision_that_is_probably_wrong_is_never_certain():
+    layer, h = make_layer(8, 40), rows(300, 8).abs() / 2
+    pred = bndl.predict(layer, h, level=0.999)
+    less_than_half = layer(h).softmax(dim=1).max(dim=1).values.detach() <= 0.5
+    assert 50 < less_than_half.sum() < 300
+    assert (pred.p_value[less_than_half] == 1).all()
+    assert not pred.certain[less_than_half].any()
+    assert pred.certain[~less_than_half].any()
+
+
 @pytest.mark.parametrize("method", ["sample", "closed"])
-def test_p_is_the_t_test_of_the_closed_form_at_twenty_draws(method):
+def test_of_two_classes_all_others_are_the_runner_up(method):
+    layer, h = make_layer(8, 2), rows(100, 8).abs()
+    ours, theirs = (bndl.predict(layer, h, method=method, against=against) for against in ("all", "runner-up"))
+    torch.testing.assert_close(ours.p_value, theirs.p_value, rtol=1e-3, atol=1e-6)
+
+
+def test_what_to_test_against_is_all_or_the_runner_up():
+    with pytest.raises(InputError, match="against must be one of all, runner-up, got 'second'"):
+        bndl.predict(make_layer(), rows(2, 8).abs(), against="second")
+
+
+@pytest.mark.parametrize("method", ["sample", "closed"])
+def test_against_the_runner_up_p_is_the_t_test_of_the_closed_form_at_twenty_draws(method):
     layer, h = make_layer(), rows(50, 8).abs()
-    pred = bndl.predict(layer, h, method=method)
+    pred = bndl.predict(layer, h, method=method, against="runner-up")
     top = pred.logits.double().topk(2, dim=1).values
     variance = (pred.aleatoric + pred.epistemic).double()
     z = ((top[:, 0] - top[:, 1]) / variance.sqrt()).numpy()
@@ -250,9 +297,12 @@ def test_without_noise_a_difference_is_certain(method, theta_shape):
             layer.theta_shape_map.weight.zero_()
             layer.theta_shape_map.bias.fill_(torch.inf)
     h = rows(20, 8).abs()
-    pred = bndl.predict(layer, h, method=method)
+    pred = bndl.predict(layer, h, method=method, against="runner-up")
     assert pred.certain.all()
     assert (pred.p_value == 0).all()
+    likely = layer(h).softmax(dim=1).max(dim=1).values > 0.5
+    if method != "paper":
+        assert torch.equal(bndl.predict(layer, h, method=method).p_value, (~likely).double())
     assert (pred.flip_probability == 0).all()
     assert (pred.aleatoric == 0).all()
     assert (pred.epistemic == 0).all()

@@ -5,9 +5,11 @@ all logits, minimise what the user will be judged by,
 
 .. math:: -\frac{1}{N}\sum_j \ln \frac{1}{S} \sum_s \mathrm{softmax}\bigl(s\,(\theta_s \Phi_s + b)\bigr)_{y_j},
 
-which contains temperature scaling as the limit of no noise, with a standard normal prior on ln s and on each ln(k / k_0)
-about the initial shape k_0. The scale is then folded into Phi and b: no extra parameter is left behind, and every
-decision (which class has the largest mean logit) stays what it was.
+which contains temperature scaling as the limit of no noise. The prior has two levels, :math:`\ln k = c + \delta`: a level c
+that all shapes of theta share (those of Phi have their own) and a departure of each; c - ln k_0, every :math:`\delta` and
+ln s are standard normal, k_0 being the initial shape. So data with no use for noise turn all of it down together, and a
+feature that is not to be trusted stands out. The scale is then folded into Phi and b: no extra parameter is left behind,
+and every decision (which class has the largest mean logit) stays what it was.
 """
 
 import math
@@ -23,28 +25,65 @@ __all__ = ["best_log_scale", "calibrate", "scaled_nll"]
 
 _STEPS = 200
 _ROWS = 512  # examples a step
-_DRAWS = 32  # draws a step, fresh each time
-_BUDGET = 2**22  # numbers: sampled weights a step, features at a time
+_DRAWS = 32  # draws a step, fresh each time; fewer, but at least four, for large heads
+_WEIGHTS = 2**19  # numbers: sampled weights a step
+_BLOCK = 2**22  # numbers: features at a time
 
 
 def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Generator) -> None:
     """Fit the layer's shapes, afresh, and the scale of its logits to ``data``, in place."""
     layer.reset_shapes()
     log_scale = nn.Parameter(best_log_scale(*_mean_logits(layer, data), prior=True))
-    raw, maps = _shape_parameters(layer)
-    groups = [{"params": raw, "lr": 0.2}, {"params": maps, "lr": 1e-3}, {"params": [log_scale], "lr": 0.015}]
+    levels = [_Level(raw, layer) for raw in _raw_shapes(layer)]
+    maps = [layer.theta_shape_map.weight] if layer.theta_shape_map is not None else []
+    groups = [
+        {"params": [level.centre for level in levels], "lr": 0.05},
+        {"params": [level.departures for level in levels], "lr": 0.1},
+        {"params": maps, "lr": 1e-3},
+        {"params": [log_scale], "lr": 0.015},
+    ]
     optimizer = torch.optim.Adam([group for group in groups if group["params"]])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
     for _ in range(_STEPS):
         rows = torch.randint(len(data), (_ROWS,), generator=generator, device=generator.device)
         batch = (data if len(data) <= _ROWS else data.take(rows)).like(log_scale)
         optimizer.zero_grad()
-        loss = _predictive_nll(layer, batch, log_scale, generator) - _log_prior(layer, batch, log_scale) / len(data)
-        loss.backward()
+        prior = 0.5 * (log_scale.square() + _spread_of_map(layer, batch)) / len(data)
+        (_predictive_nll(layer, batch, log_scale, generator) + prior).backward()
+        for level in levels:
+            level.take_gradient(len(data))
         optimizer.step()
         schedule.step()
+        for level in levels:
+            level.write()
     optimizer.zero_grad()
     _fold(layer, log_scale.detach().exp())
+
+
+class _Level:
+    """The shapes of one tensor as ``ln k = centre + departures``: a standard normal prior on the departures, and on the
+    centre about its start. Gradients come from the layer's own parameter, new values are written to it."""
+
+    def __init__(self, raw: nn.Parameter, layer: DecisionLayer) -> None:
+        self.raw, self.least, self.start = raw, layer.min_shape, math.log(layer.init_shape)
+        self.centre = nn.Parameter(torch.full_like(raw.detach().flatten()[0], self.start))
+        self.departures = nn.Parameter(torch.zeros_like(raw))
+
+    @torch.no_grad()
+    def take_gradient(self, num_data: int) -> None:
+        r"""Of the loss by the chain rule, :math:`k = \mathrm{softplus}(raw) + k_{min}`, and of the prior."""
+        assert self.raw.grad is not None
+        shape = nn.functional.softplus(self.raw) + self.least
+        by_log = self.raw.grad * shape / self.raw.sigmoid()
+        self.raw.grad = None
+        self.centre.grad = by_log.sum() + (self.centre - self.start) / num_data
+        self.departures.grad = by_log + self.departures / num_data
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """The shapes, as the layer keeps them."""
+        above = ((self.centre + self.departures).exp() - self.least).clamp_min(1e-3)
+        self.raw.copy_(above + torch.log(-torch.expm1(-above)))
 
 
 def scaled_nll(layer: DecisionLayer, data: FeatureSet) -> Tensor:
@@ -54,22 +93,19 @@ def scaled_nll(layer: DecisionLayer, data: FeatureSet) -> Tensor:
     return nn.functional.cross_entropy(logits * scale, labels, reduction="none")
 
 
-def _shape_parameters(layer: DecisionLayer) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Shape parameters on the scale of k itself, and the weights that read k off the features."""
-    raw, maps = [layer.phi_raw_shape], []
-    for name, parameter in layer.named_parameters():
-        if name in ("theta_raw_shape", "theta_shape_map.bias"):
-            raw.append(parameter)
-        elif name == "theta_shape_map.weight":
-            maps.append(parameter)
-    return raw, maps
+def _raw_shapes(layer: DecisionLayer) -> list[nn.Parameter]:
+    """What the shapes of Phi are made of, and those of theta: its own, or the bias of the map that reads them off h."""
+    if layer.theta_shape_map is not None:
+        return [layer.phi_raw_shape, layer.theta_shape_map.bias]
+    assert layer.theta_raw_shape is not None
+    return [layer.phi_raw_shape, layer.theta_raw_shape]
 
 
 @torch.no_grad()
 def _mean_logits(layer: DecisionLayer, data: FeatureSet) -> tuple[Tensor, Tensor]:
     """Mean logits (N, C), made by blocks of rows, and labels (N,) on their device."""
     weights, offset = layer.phi().mean.t(), layer.offset()
-    blocks = data.features.split(max(1, _BUDGET // layer.num_features))
+    blocks = data.features.split(max(1, _BLOCK // layer.num_features))
     logits = torch.cat([layer.theta(block.to(weights)).mean @ weights for block in blocks])
     return (logits if offset is None else logits + offset), data.labels.to(logits.device)
 
@@ -92,19 +128,20 @@ def best_log_scale(logits: Tensor, labels: Tensor, *, prior: bool = False) -> Te
     return (low + high) / 2
 
 
-def _log_prior(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor) -> Tensor:
-    """Of shapes and scale, up to a constant. Without it a few hundred examples buy absurd noise in a few features."""
-    departures = [(k / layer.init_shape).log().square() for k in (layer.phi().shape, layer.theta(batch.features).shape)]
-    of_phi, of_theta = departures
-    return -0.5 * (
-        log_scale.square() + of_phi.sum() + (of_theta if of_theta.dim() == 1 else of_theta.mean(dim=0)).sum()
-    )
+def _spread_of_map(layer: DecisionLayer, batch: FeatureSet) -> Tensor | float:
+    """Squared departures of shapes that are read off the features, as a mean over examples. Without it a few hundred
+    examples buy absurd noise in a few of them."""
+    if layer.theta_shape_map is None:
+        return 0.0
+    by_example = layer.theta(batch.features).shape.log()
+    at_bias = (nn.functional.softplus(layer.theta_shape_map.bias) + layer.min_shape).log()
+    return (by_example - at_bias).square().mean(dim=0).sum()
 
 
 def _predictive_nll(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor, generator: torch.Generator) -> Tensor:
     theta, phi, offset = layer.theta(batch.features), layer.phi(), layer.offset()
     mean, (C, K) = phi.mean.detach(), phi.mean.size()
-    S = max(4, min(_DRAWS, _BUDGET // (C * K)))
+    S = max(4, min(_DRAWS, _WEIGHTS // (C * K)))
     log_draws = weibull.log_exponential(S, K, like=mean, generator=generator)
     weights = mean * weibull.noise(weibull.log_exponential(S, C, K, like=mean, generator=generator), phi.shape)
     if layer.theta_shape == "feature":

@@ -4,7 +4,7 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,8 @@ __all__ = ["Epoch", "FitResult", "fit", "hold_out"]
 
 _HELD_OUT = 5  # one in so many training examples is kept for validation when none are given
 _WARM_UP = 0.1  # share of the steps over which the learning rate and beta rise
+_RATES = (1e-3, 1e-2, 1e-1)  # a head in use wants none of them, one that hardly learnt the last
+_PATIENCE = 3  # epochs in a row that are no better than the best so far
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ class FitResult:
     """What :func:`fit` did.
 
     Attributes:
-        epochs: the history, epoch 0 being the model as it was given.
+        epochs: the history at the learning rate that was kept, epoch 0 being the model as it was given.
         best_epoch: the epoch that was kept; 0 means that no epoch beat the start by two standard errors.
+        lr: the learning rate that was kept.
         nll_before: predictive NLL on the validation data before.
         nll_after: the same after training and calibration, which has seen these data: an optimistic figure.
         seconds: time taken.
@@ -53,6 +56,7 @@ class FitResult:
 
     epochs: tuple[Epoch, ...]
     best_epoch: int
+    lr: float
     nll_before: float
     nll_after: float
     seconds: float
@@ -76,7 +80,7 @@ def fit(
     *,
     freeze: bool = True,
     epochs: int = 20,
-    lr: float = 1e-3,
+    lr: float | None = None,
     batch_size: int = 256,
     objective: Objective | str = "default",
     seed: int = 0,
@@ -84,10 +88,10 @@ def fit(
 ) -> FitResult:
     """Train the model's decision layer, in place, and keep what predicts the validation data best.
 
-    First the weights (and the backbone, if it is not frozen) learn by the ELBO, and the epoch with the best validation
-    NLL is kept, or the start if none beats it by two standard errors. Then the noise is fitted to the
-    validation data (:mod:`bndl.calibrate`), which changes no decision. An interrupt
-    leaves the model at the best epoch so far.
+    First the weights (and the backbone, if it is not frozen) learn by the ELBO, until three epochs in a row bring nothing;
+    the epoch with the best validation NLL is kept, or the start if none beats it by two standard errors. Then the noise is
+    fitted to the validation data (:mod:`bndl.calibrate`), which changes no decision. An interrupt leaves the model at the
+    best epoch so far.
 
     Args:
         model: a model with a :class:`bndl.DecisionLayer`.
@@ -96,14 +100,15 @@ def fit(
             stratified; that needs a frozen backbone. Give real held-out data if the backbone was trained on
             ``train_loader``: it is too sure of what it has seen.
         freeze: leave the backbone as it is and pass every example through it once.
-        epochs: passes over the training data; 0 only calibrates.
-        lr: peak learning rate of AdamW, after a short warm-up and before a cosine decay.
+        epochs: passes over the training data, at most; 0 only calibrates.
+        lr: peak learning rate of AdamW, after a short warm-up and before a cosine decay. Left out, a frozen backbone's head
+            tries .001, and ten times as much for as long as that pays; a whole model learns at .001.
         batch_size: examples a step on cached features, and of a data set.
         objective: weight and kind of the KL term, see :func:`bndl.kl`.
         seed: of the order of the examples and of the noise; the same seed gives the same bits.
         progress: whether to show bars; None: when it takes long and there is a terminal.
     """
-    if epochs < 0 or batch_size < 1 or not lr > 0:
+    if epochs < 0 or batch_size < 1 or not (lr is None or lr > 0):
         raise InputError(f"need epochs >= 0, batch_size >= 1 and lr > 0, got {epochs}, {batch_size} and {lr}.")
     started, layer, chosen = time.monotonic(), find_layer(model), resolve(objective)
     with _seeded(seed, layer.weight.device), torch.enable_grad(), _asking_for_gradients(layer):
@@ -120,14 +125,15 @@ def fit(
         else:
             task = _whole_task(model, train_loader, lambda: read(val_loader), batch_size, given=val_loader is not None)
         before = _nll(layer, task.validation())
-        history, best = _train(task, layer, epochs, lr, chosen, progress)
+        rates = (lr,) if lr is not None else _RATES if freeze else _RATES[:1]
+        kept = _train(task, layer, epochs, rates, chosen, progress)
         val = task.validation()
         # weights that no example has touched may be calibrated on all examples that were given
-        _calibrate(layer, everything if everything is not None and best == 0 else val, generator)
+        _calibrate(layer, everything if everything is not None and kept.epoch == 0 else val, generator)
         after = _nll(layer, val)
     if empty := layer.empty_classes():
         warnings.warn(about_empty(empty), stacklevel=2)
-    return FitResult(tuple(history), best, before, after, time.monotonic() - started)
+    return FitResult(tuple(kept.history), kept.epoch, kept.lr, before, after, time.monotonic() - started)
 
 
 def _frozen_task(
@@ -168,26 +174,72 @@ def _whole_task(
     return _Task(model, num_data, len(loader), batches, validation)
 
 
+@dataclass
+class _Kept:
+    """What is best so far: its epoch, learning rate, validation losses (N,) and weights, and the history that led there."""
+
+    lr: float
+    losses: Tensor
+    state: dict[str, Any]
+    history: list[Epoch]
+    epoch: int = 0
+
+
 def _train(
-    task: _Task, layer: DecisionLayer, epochs: int, lr: float, objective: Objective, progress: bool | None
-) -> tuple[list[Epoch], int]:
-    """Train, and leave the module at the epoch that was best on the validation data, also when interrupted."""
-    optimizer = torch.optim.AdamW([p for p in task.module.parameters() if p.requires_grad], lr=lr, weight_decay=0.0)
-    start = lowest = scaled_nll(layer, task.validation())
-    history, best = [Epoch(0, math.nan, float(start.mean()))], 0
-    kept, modes = copy.deepcopy(task.module.state_dict()), [(m, m.training) for m in task.module.modules()]
+    task: _Task,
+    layer: DecisionLayer,
+    epochs: int,
+    rates: Sequence[float],
+    objective: Objective,
+    progress: bool | None,
+) -> _Kept:
+    """Train at one rate after the other, while that pays, and leave the module at what was best on the validation data, also
+    when interrupted."""
+    start, modes = scaled_nll(layer, task.validation()), [(m, m.training) for m in task.module.modules()]
+    origin, history = copy.deepcopy(task.module.state_dict()), [Epoch(0, math.nan, float(start.mean()))]
+    best = _Kept(rates[0], start, origin, history)
     try:
-        for number in track(range(1, epochs + 1), "fit", progress=progress):
-            loss = _epoch(task, optimizer, (number - 1) * task.num_steps, epochs * task.num_steps, lr, objective)
-            losses = scaled_nll(layer, task.validation())
-            history.append(Epoch(number, loss, float(losses.mean())))
-            if losses.mean() < lowest.mean() and _is_clearly_better(losses, start):
-                best, lowest, kept = number, losses, copy.deepcopy(task.module.state_dict())
+        for rate in rates:
+            task.module.load_state_dict(origin)
+            tried = _Kept(rate, best.losses, best.state, list(history))
+            try:
+                _train_at(task, layer, epochs, tried, start, objective, progress)
+            finally:
+                paid = tried.epoch > 0
+                best = tried if paid or rate == rates[0] else best
+            if not paid:
+                break
     finally:
-        task.module.load_state_dict(kept)
+        task.module.load_state_dict(best.state)
         for module, mode in modes:
             module.training = mode
-    return history, best
+    return best
+
+
+def _train_at(
+    task: _Task,
+    layer: DecisionLayer,
+    epochs: int,
+    tried: _Kept,
+    start: Tensor,
+    objective: Objective,
+    progress: bool | None,
+) -> None:
+    """Train at one rate; ``tried`` holds what has to be beaten and takes up what beats it, and the start, clearly."""
+    module, steps = task.module, task.num_steps
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=tried.lr, weight_decay=0.0)
+    lowest, waited = torch.inf, 0
+    for number in track(range(1, epochs + 1), f"fit at {tried.lr:g}", progress=progress):
+        loss = _epoch(task, optimizer, (number - 1) * steps, epochs * steps, tried.lr, objective)
+        losses = scaled_nll(layer, task.validation())
+        mean = float(losses.mean())
+        tried.history.append(Epoch(number, loss, mean))
+        if mean < tried.losses.mean() and _is_clearly_better(losses, start):
+            tried.epoch, tried.losses, tried.state = number, losses, copy.deepcopy(module.state_dict())
+        waited = 0 if mean < min(lowest, float(start.mean())) else waited + 1
+        lowest = min(lowest, mean)
+        if waited >= _PATIENCE:
+            break
 
 
 def _epoch(

@@ -6,8 +6,17 @@ For the two classes a, b with the largest mean logits the difference :math:`d = 
     \mathrm{Var}[d] = \underbrace{\sum_k v_k (m_{ka} - m_{kb})^2}_{\text{aleatoric (theta)}}
     + \underbrace{\sum_k (v_k + m_k^2)(V_{ka} + V_{kb})}_{\text{epistemic (Phi)}}
 
-with :math:`v = m_\theta^2 \mathrm{cv}^2(k_\theta)` and :math:`V = m_\Phi^2 \mathrm{cv}^2(k_\Phi)`. No draw is needed for the
-decision; draws, shared by all examples, are made for the probabilities.
+with :math:`v = m_\theta^2 \mathrm{cv}^2(k_\theta)` and :math:`V = m_\Phi^2 \mathrm{cv}^2(k_\Phi)`.
+
+The decision test asks whether class a is more likely than *all* others together, by the log-odds of the decision,
+
+.. math:: o = l_a - \ln \sum_{c \ne a} e^{l_c}, \qquad \mathbb{E}[o] \approx \mu_a - \ln \sum_{c \ne a} e^{\mu_c}, \qquad
+    \mathrm{Var}[o] \approx \sum_k v_k \Bigl(m_{ka} - \sum_{c \ne a} w_c m_{kc}\Bigr)^2
+    + \sum_k (v_k + m_k^2) \Bigl(V_{ka} + \sum_{c \ne a} w_c^2 V_{kc}\Bigr)
+
+with :math:`w` the softmax of the other classes' mean logits (first order in the noise). With two classes it is the paper's
+test, exactly; with more, the paper asks about the runner-up alone, and is certain of decisions that are probably wrong. No
+draw is needed for the decision; draws, shared by all examples, are made for the probabilities.
 """
 
 import operator
@@ -31,6 +40,7 @@ from bndl.weibull import cv2
 __all__ = ["Prediction", "predict"]
 
 Method = Literal["sample", "closed", "paper"]
+Against = Literal["all", "runner-up"]
 TEST_SAMPLES = 20  # S of the decision test: a p-value only means something together with its S
 
 
@@ -44,7 +54,8 @@ class Prediction:
         probs: (B, C) predictive probabilities, averaged over the posterior.
         logits: (B, C) mean logits; what an explanation adds up to.
         runner_up: (B,) the class that came second.
-        p_value: (B,) of the paired t-test, at S = 20 draws, that the first class beats the second.
+        p_value: (B,) of the t-test, at S = 20 draws, that the decision is more likely than all other classes together; 1
+            where it is not. With ``against="runner-up"`` or ``method="paper"``: that the first class beats the second.
         flip_probability: (B,) P(the second class beats the first); at most 1/2, does not depend on S.
         certain: (B,) whether p_value <= level. A difference of exactly zero is uncertain, and so is a decision with no
             active feature, which only the bias made.
@@ -83,6 +94,7 @@ def predict(
     x: Any,
     *,
     method: Method = "sample",
+    against: Against = "all",
     num_samples: int | None = None,
     seed: int = 0,
     level: float = 0.05,
@@ -101,7 +113,9 @@ def predict(
             not (labels are ignored).
         method: ``"sample"``: probabilities from seeded head-only draws, everything else in closed form. ``"closed"``: no
             draw at all, probabilities by the extended probit approximation (fast, less calibrated). ``"paper"``: 20
-            draws for everything, the t-test on the sampled logits.
+            draws for everything, the paired t-test on the sampled logits of the first two classes.
+        against: what the decision is tested against in closed form: ``"all"`` other classes together, or the
+            ``"runner-up"``, as the paper does (see this module's formulas; with two classes it is the same).
         num_samples: draws S for the probabilities; by default 200 (fewer for heads over 330,000 weights), 20 for
             ``"paper"``.
         seed: the same seed gives the same bits.
@@ -111,13 +125,15 @@ def predict(
     """
     if method not in get_args(Method):
         raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}.")
+    if against not in get_args(Against):
+        raise InputError(f"against must be one of {', '.join(get_args(Against))}, got {against!r}.")
     least = 2 if method == "paper" else 1
     if num_samples is not None and num_samples < least:
         raise InputError(f"num_samples must be at least {least} for method={method!r}, got {num_samples}.")
     if not 0 < level < 1:
         raise InputError(f"level is a significance strictly between 0 and 1, got {level}.")
     layer = find_layer(model)
-    decider = Decider(layer, method=method, num_samples=num_samples, seed=seed, level=level)
+    decider = Decider(layer, method=method, against=against, num_samples=num_samples, seed=seed, level=level)
     if empty := layer.empty_classes():
         warnings.warn(about_empty(empty), stacklevel=2)
     return decide_all(model, x, decider, batch_size=batch_size, progress=progress)
@@ -144,7 +160,7 @@ def cat(parts: Sequence[Prediction]) -> Prediction:
 @dataclass(frozen=True)
 class _Tile:
     """A tile of rows: theta's posterior, mean logits, the best two classes, whether any feature is active,
-    and the moments of the two classes' difference (TILE,)."""
+    the moments of the two classes' difference, and those of the decision's log-odds (TILE,)."""
 
     theta: Posterior
     logits: Tensor
@@ -154,6 +170,8 @@ class _Tile:
     mean: Tensor
     aleatoric: Tensor
     epistemic: Tensor
+    log_odds: Tensor
+    log_odds_variance: Tensor
 
 
 class Decider:
@@ -165,25 +183,27 @@ class Decider:
         layer: DecisionLayer,
         *,
         method: Method = "sample",
+        against: Against = "all",
         num_samples: int | None = None,
         seed: int = 0,
         level: float = 0.05,
     ) -> None:
         _check(layer)
-        self.layer, self.method, self.level = layer, method, level
+        self.layer, self.method, self.against, self.level = layer, method, against, level
         phi, bias = layer.phi(), layer.offset()
         self.phi_mean, self.phi_variance = phi.mean, phi.variance  # (C, K)
         self.weights = draws.pad_columns(phi.mean.t())
+        self.padded_mean, self.padded_variance = draws.pad_columns(phi.mean), draws.pad_columns(phi.variance)
         self.bias = phi.mean.new_zeros(layer.out_features) if bias is None else bias
         default = TEST_SAMPLES if method == "paper" else draws.default_num_samples(layer)
         self.draws = SharedDraws(layer, num_samples or default, seed=seed)
 
     def __call__(self, features: Tensor) -> Prediction:
         tiles = [self._closed_form(tile) for tile in draws.tiles(features.to(self.phi_mean.dtype))]
-        mean, aleatoric, epistemic = (
-            torch.cat([getattr(t, n) for t in tiles]) for n in ("mean", "aleatoric", "epistemic")
+        mean, aleatoric, epistemic, log_odds, log_odds_variance = (
+            torch.cat([getattr(tile, name) for tile in tiles])
+            for name in ("mean", "aleatoric", "epistemic", "log_odds", "log_odds_variance")
         )
-        variance = aleatoric + epistemic
         if self.method == "closed":
             probs = torch.cat([self._probit(tile) for tile in tiles])
         else:
@@ -192,7 +212,10 @@ class Decider:
             p_value = t_test(differences.mean(1), differences.var(1), num_samples=self.draws.num_samples)
             flip = ((differences < 0).double() + 0.5 * (differences == 0)).mean(1)
         else:
-            p_value, flip = t_test(mean, variance), flip_probability(mean, variance)
+            flip = flip_probability(mean, aleatoric + epistemic)
+            p_value = (
+                odds_test(log_odds, log_odds_variance) if self.against == "all" else t_test(mean, aleatoric + epistemic)
+            )
         padded = Prediction(
             labels=torch.cat([tile.first for tile in tiles]),
             probs=probs,
@@ -208,14 +231,18 @@ class Decider:
         return Prediction(**{f.name: getattr(padded, f.name)[: len(features)].cpu() for f in fields(Prediction)})
 
     def _closed_form(self, rows: Tensor) -> _Tile:
-        """This module's formula, by gathering the two classes' rows of Phi: O(BK), no product with C but the logits'."""
+        """This module's formulas: three products of B x K x C, and the two classes' rows of Phi gathered."""
         theta = self.layer.theta(rows)
         logits = (theta.mean @ self.weights)[:, : self.layer.out_features] + self.bias
         second_moment = theta.mean.square()
         v = second_moment * cv2(theta.shape)
         first = logits.argmax(dim=1)  # topk breaks ties otherwise than argmax
-        second = logits.scatter(1, first[:, None], -torch.inf).argmax(dim=1)
+        others = logits.scatter(1, first[:, None], -torch.inf)
+        second = others.argmax(dim=1)
         values = logits.gather(1, torch.stack([first, second], dim=1))
+        share, K = others.softmax(dim=1), theta.mean.size(1)
+        contrast = self.phi_mean[first] - (share @ self.padded_mean)[:, :K]
+        own_and_others = self.phi_variance[first] + (share.square() @ self.padded_variance)[:, :K]
         spoken = (theta.mean > 0).any(
             dim=1
         )  # with no feature active the bias decides, and nothing speaks for the class
@@ -230,6 +257,8 @@ class Decider:
             mean=(values[:, 0] - values[:, 1]) * spoken,
             aleatoric=(v * gap.square()).sum(dim=1),
             epistemic=((v + second_moment) * spread).sum(dim=1),
+            log_odds=(values[:, 0] - others.logsumexp(dim=1)) * spoken,
+            log_odds_variance=(v * contrast.square() + (v + second_moment) * own_and_others).sum(dim=1),
         )
 
     def _sampled(self, tiles: list[_Tile]) -> tuple[Tensor, Tensor]:
@@ -282,6 +311,11 @@ def t_test(mean: Tensor, variance: Tensor, *, num_samples: int = TEST_SAMPLES) -
     """Two-sided p of a paired t-test with this mean and variance of the difference; 1 where the difference is zero."""
     t = mean.double() / (variance.double() / num_samples).sqrt()
     return student.two_sided_p(torch.where(mean == 0, 0.0, t), df=num_samples - 1)
+
+
+def odds_test(log_odds: Tensor, variance: Tensor, *, num_samples: int = TEST_SAMPLES) -> Tensor:
+    """p of a t-test that a decision's log-odds are above zero, at the level of the two-sided one; 1 where they are not."""
+    return torch.where(log_odds > 0, t_test(log_odds.clamp_min(0), variance, num_samples=num_samples), 1.0)
 
 
 def flip_probability(mean: Tensor, variance: Tensor) -> Tensor:

@@ -1,14 +1,14 @@
 """A Prediction out of what other methods have: logits, draws, or a Dirichlet distribution.
 
-The decision is the class with the largest predictive probability. The test is the same for all: a paired t-test of the first
-two classes' log-scores at S = 20 draws, from the mean and variance of their difference.
+The decision is the class with the largest predictive probability. The test is the same for all, ours included: a t-test, at
+S = 20 draws, that the decision's log-odds against all other classes together are above zero, from their mean and variance.
 """
 
 import torch
 from torch import Tensor
 
 from bndl.errors import InputError
-from bndl.predict import Prediction, flip_probability, t_test
+from bndl.predict import Prediction, flip_probability, odds_test
 
 __all__ = ["from_dirichlet", "from_draws", "from_logits"]
 
@@ -16,10 +16,18 @@ _LEVEL = 0.05
 
 
 def from_logits(logits: Tensor) -> Prediction:
-    """A deterministic softmax (B, C): it never doubts a decision, unless the first two classes are equal."""
+    """A deterministic softmax (B, C): it never doubts a decision that has more than half of the probability."""
     log_probs = logits.double().log_softmax(dim=1)
-    nothing = log_probs.new_zeros(len(log_probs))
-    return _decide(log_probs.exp(), logits.double(), mean=None, aleatoric=nothing, epistemic=nothing)
+    first, second = _first_two(logits.double())
+    difference, nothing = _difference(log_probs, first, second), log_probs.new_zeros(len(log_probs))
+    return _decide(
+        log_probs.exp(),
+        logits.double(),
+        odds=(log_odds(log_probs, first), nothing),
+        aleatoric=nothing,
+        epistemic=nothing,
+        flip=flip_probability(difference, nothing),
+    )
 
 
 def from_draws(draws: Tensor, *, source: str = "epistemic") -> Prediction:
@@ -34,14 +42,13 @@ def from_draws(draws: Tensor, *, source: str = "epistemic") -> Prediction:
     log_probs = draws.double().log_softmax(dim=2)
     probs = log_probs.exp().mean(dim=0)
     first, second = _first_two(probs)
-    pair = torch.stack([first, second], dim=1).expand(len(draws), -1, -1)
-    differences = -log_probs.gather(2, pair).diff(dim=2)[..., 0]
+    differences, odds = _difference(log_probs, first, second), log_odds(log_probs, first)
     variance, nothing = differences.var(dim=0), torch.zeros_like(first, dtype=torch.float64)
     flip = ((differences < 0).double() + 0.5 * (differences == 0)).mean(dim=0)
     return _decide(
         probs,
         probs.clamp_min(torch.finfo(probs.dtype).tiny).log(),
-        mean=differences.mean(dim=0),
+        odds=(odds.mean(dim=0), odds.var(dim=0)),
         aleatoric=variance if source == "aleatoric" else nothing,
         epistemic=nothing if source == "aleatoric" else variance,
         flip=flip,
@@ -55,16 +62,33 @@ def from_dirichlet(concentration: Tensor) -> Prediction:
         \mathbb{E}[\ln p_a - \ln p_b] = \psi(\alpha_a) - \psi(\alpha_b), \quad
         \mathrm{Var}[\ln p_a - \ln p_b] = \psi'(\alpha_a) + \psi'(\alpha_b)
 
+    and the log-odds of class a have the same form with :math:`\alpha_0 - \alpha_a` in place of :math:`\alpha_b`.
+
     Args:
         concentration: (B, C), positive.
     """
     alpha = concentration.double()
     probs = alpha / alpha.sum(dim=1, keepdim=True)
-    pair = torch.stack(_first_two(probs), dim=1)
-    chosen = alpha.gather(1, pair)
-    mean = -torch.digamma(chosen).diff(dim=1)[:, 0]
-    variance = torch.polygamma(1, chosen).sum(dim=1)
-    return _decide(probs, probs.log(), mean=mean, aleatoric=torch.zeros_like(mean), epistemic=variance)
+    pair = alpha.gather(1, torch.stack(_first_two(probs), dim=1))
+    rest = torch.stack([pair[:, 0], alpha.sum(dim=1) - pair[:, 0]], dim=1)
+    (mean, variance), odds = (
+        (-torch.digamma(two).diff(dim=1)[:, 0], torch.polygamma(1, two).sum(dim=1)) for two in (pair, rest)
+    )
+    flip = flip_probability(mean, variance)
+    return _decide(probs, probs.log(), odds=odds, aleatoric=torch.zeros_like(mean), epistemic=variance, flip=flip)
+
+
+def log_odds(log_probs: Tensor, label: Tensor) -> Tensor:
+    """ln p / (1 - p) of a class: log-probabilities (..., B, C), labels (B,) -> (..., B)."""
+    chosen = label[:, None].expand(*log_probs.size()[:-1], 1)
+    others = log_probs.scatter(-1, chosen, -torch.inf).logsumexp(dim=-1)
+    return log_probs.gather(-1, chosen)[..., 0] - others
+
+
+def _difference(log_probs: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Of two classes' log-probabilities (..., B, C) -> (..., B)."""
+    pair = torch.stack([first, second], dim=1).expand(*log_probs.size()[:-1], 2)
+    return -log_probs.gather(-1, pair).diff(dim=-1)[..., 0]
 
 
 def _first_two(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,23 +100,20 @@ def _decide(
     probs: Tensor,
     logits: Tensor,
     *,
-    mean: Tensor | None,
+    odds: tuple[Tensor, Tensor],
     aleatoric: Tensor,
     epistemic: Tensor,
-    flip: Tensor | None = None,
+    flip: Tensor,
 ) -> Prediction:
     first, second = _first_two(logits)
-    if mean is None:
-        mean = -logits.gather(1, torch.stack([first, second], dim=1)).diff(dim=1)[:, 0]
-    variance = aleatoric + epistemic
-    p_value = t_test(mean, variance)
+    p_value = odds_test(*odds)
     return Prediction(
         labels=first.cpu(),
         probs=probs.cpu(),
         logits=logits.float().cpu(),
         runner_up=second.cpu(),
         p_value=p_value.cpu(),
-        flip_probability=(flip_probability(mean, variance) if flip is None else flip).cpu(),
+        flip_probability=flip.cpu(),
         certain=(p_value <= _LEVEL).cpu(),
         entropy=torch.special.entr(probs).sum(dim=1).float().cpu(),
         aleatoric=aleatoric.float().cpu(),
