@@ -165,6 +165,30 @@ def test_a_hugging_face_model_comes_back(tmp_path):
     assert_same_predictions(loaded, model, {"input_ids": torch.arange(12).view(2, 6)})
 
 
+def compacted() -> nn.Module:
+    """A model whose compact head keeps five of eight features."""
+    model = converted()
+    with torch.no_grad():
+        model.fc.weight[:, [0, 3, 4]] = -0.1
+    return bndl.compact(model)
+
+
+def test_a_compact_head_comes_back(tmp_path):
+    model = compacted()
+    path = bndl.save(model, tmp_path / "m.safetensors")
+    for backbone in (dense(), bndl.convert(dense()), compacted()):
+        loaded = bndl.load(path, backbone=backbone)
+        assert isinstance(loaded.fc, bndl.CompactLayer)
+        assert loaded.fc.kept.tolist() == [1, 2, 5, 6, 7]
+        assert loaded.fc.settings == model.fc.settings
+        assert same(bits(loaded), bits(model))
+        assert_same_predictions(loaded, model)
+    head = bndl.load(bndl.save(model, tmp_path / "head.safetensors", head_only=True))
+    assert_same_predictions(head, model.fc, model.eval().body(X).detach())
+    full = bndl.load(bndl.save(converted(), path), backbone=compacted())
+    assert not isinstance(full.fc, bndl.CompactLayer)
+
+
 # ------------------------------------------------------------------------------------------------------------ the header
 
 
@@ -345,6 +369,37 @@ def test_an_incomplete_state(key, change, path):
 
     edit(path, state=spoil)
     assert_refused(path, "incomplete or has other dims" if key.startswith("fc") else "does not fit this backbone")
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        ([1, 2, 5, 6, 8], r"leaves its range, 0\.\.7"),
+        ([-1, 2, 5, 6, 7], r"leaves its range, 0\.\.7"),
+        ([1, 2, 2, 6, 7], "is not in ascending order"),
+        ([7, 6, 5, 2, 1], "is not in ascending order"),
+        ([1.0, 2.0, 5.0, 6.0, 7.0], r"holds torch\.float32, not int64"),
+        ([1, 2, 5, 6], "incomplete or has other dims"),
+        ([[1, 2, 5, 6, 7]], "incomplete or has other dims"),
+        (None, "incomplete or has other dims"),
+    ],
+)
+def test_a_damaged_index_of_kept_features(kept, words, tmp_path):
+    path = bndl.save(compacted(), tmp_path / "m.safetensors")
+
+    def spoil(state):
+        del state["fc.kept"]
+        return state if kept is None else {**state, "fc.kept": torch.tensor(kept)}
+
+    edit(path, state=spoil)
+    assert_refused(path, words)
+
+
+@pytest.mark.parametrize("num_kept", [0, 9, 4, -1, "5", 5.0, None, 10**15])
+def test_an_edited_number_of_kept_features(num_kept, tmp_path):
+    path = bndl.save(compacted(), tmp_path / "m.safetensors")
+    edit(path, header=lambda header: {**header, "settings": {**header["settings"], "num_kept": num_kept}})
+    assert_refused(path, "build no decision layer|incomplete or has other dims")
 
 
 def test_another_architecture(path):

@@ -7,7 +7,7 @@ all logits, minimise what the user will be judged by,
 
 which contains temperature scaling as the limit of no noise. The prior has two levels, :math:`\ln k = c + \delta`: a level c
 that all shapes of theta share (those of Phi have their own) and a departure of each; c - ln k_0, every :math:`\delta` and
-ln s are standard normal, k_0 being the initial shape. So data with no use for noise turn all of it down together, and a
+ln s are standard normal, with k_0 = 10. So data with no use for noise turn all of it down together, and a
 feature that is not to be trusted stands out. The scale is then folded into Phi and b: no extra parameter is left behind,
 and every decision (which class has the largest mean logit) stays what it was.
 """
@@ -23,6 +23,7 @@ from bndl.layer import DecisionLayer
 
 __all__ = ["best_log_scale", "calibrate", "scaled_nll"]
 
+_SHAPE = 10.0  # k_0: where the noise starts from, and what its prior is about
 _STEPS = 200
 _ROWS = 512  # examples a step
 _DRAWS = 32  # draws a step, fresh each time; fewer, but at least four, for large heads
@@ -32,7 +33,7 @@ _BLOCK = 2**22  # numbers: features at a time
 
 def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Generator) -> None:
     """Fit the layer's shapes, afresh, and the scale of its logits to ``data``, in place."""
-    layer.reset_shapes()
+    layer.reset_shapes(_SHAPE)
     log_scale = nn.Parameter(best_log_scale(*_mean_logits(layer, data), prior=True))
     levels = [_Level(raw, layer) for raw in _raw_shapes(layer)]
     maps = [layer.theta_shape_map.weight] if layer.theta_shape_map is not None else []
@@ -65,7 +66,7 @@ class _Level:
     centre about its start. Gradients come from the layer's own parameter, new values are written to it."""
 
     def __init__(self, raw: nn.Parameter, layer: DecisionLayer) -> None:
-        self.raw, self.least, self.start = raw, layer.min_shape, math.log(layer.init_shape)
+        self.raw, self.least, self.start = raw, layer.min_shape, math.log(_SHAPE)
         self.centre = nn.Parameter(torch.full_like(raw.detach().flatten()[0], self.start))
         self.departures = nn.Parameter(torch.zeros_like(raw))
 

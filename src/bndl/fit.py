@@ -29,6 +29,7 @@ __all__ = ["Epoch", "FitResult", "fit", "hold_out"]
 _HELD_OUT = 5  # one in so many training examples is kept for validation when none are given
 _WARM_UP = 0.1  # share of the steps over which the learning rate and beta rise
 _RATES = (1e-3, 1e-2, 1e-1)  # a head in use wants none of them, one that hardly learnt the last
+_QUIET = 50.0  # the Weibull shape while weights learn: more noise costs accuracy, and is fitted afterwards anyhow
 _PATIENCE = 3  # epochs in a row that are no better than the best so far
 
 
@@ -88,10 +89,10 @@ def fit(
 ) -> FitResult:
     """Train the model's decision layer, in place, and keep what predicts the validation data best.
 
-    First the weights (and the backbone, if it is not frozen) learn by the ELBO, until three epochs in a row bring nothing;
-    the epoch with the best validation NLL is kept, or the start if none beats it by two standard errors. Then the noise is
-    fitted to the validation data (:mod:`bndl.calibrate`), which changes no decision. An interrupt leaves the model at the
-    best epoch so far.
+    First the weights (and the backbone, if it is not frozen) learn by the ELBO, with little noise; a head alone stops when
+    three epochs in a row bring nothing. The epoch with the best validation NLL is kept, or the start if none beats it by two
+    standard errors. Then the noise is fitted to the validation data (:mod:`bndl.calibrate`), which changes no decision. An
+    interrupt leaves the model at the best epoch so far.
 
     Args:
         model: a model with a :class:`bndl.DecisionLayer`.
@@ -201,6 +202,7 @@ def _train(
     try:
         for rate in rates:
             task.module.load_state_dict(origin)
+            layer.reset_shapes(_QUIET)
             tried = _Kept(rate, best.losses, best.state, list(history))
             try:
                 _train_at(task, layer, epochs, tried, start, objective, progress)
@@ -238,7 +240,7 @@ def _train_at(
             tried.epoch, tried.losses, tried.state = number, losses, copy.deepcopy(module.state_dict())
         waited = 0 if mean < min(lowest, float(start.mean())) else waited + 1
         lowest = min(lowest, mean)
-        if waited >= _PATIENCE:
+        if waited >= _PATIENCE and module is layer:  # a whole network gains late, as the rate falls
             break
 
 

@@ -150,6 +150,11 @@ class DecisionLayer(nn.Module):
         return self.in_features * (2 if self.signed else 1)
 
     @property
+    def feature_ids(self) -> Tensor:
+        """(K,) the number of each column of theta and Phi among all features; a compact layer leaves some out."""
+        return torch.arange(self.num_features, device=self.weight.device)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The arguments that build an equal layer."""
         return {
@@ -177,9 +182,9 @@ class DecisionLayer(nn.Module):
             nn.init.zeros_(self.dense_map.bias)
 
     @torch.no_grad()
-    def reset_shapes(self) -> None:
-        """Set every Weibull shape, of theta and of Phi, to ``init_shape``."""
-        raw = inverse_softplus(self.init_shape - self.min_shape)
+    def reset_shapes(self, shape: float | None = None) -> None:
+        """Set every Weibull shape, of theta and of Phi, to ``shape``, by default to ``init_shape``; above ``min_shape``."""
+        raw = inverse_softplus(max(1e-3, (self.init_shape if shape is None else shape) - self.min_shape))
         self.phi_raw_shape.fill_(raw)
         if self.theta_raw_shape is not None:
             self.theta_raw_shape.fill_(raw)

@@ -33,7 +33,7 @@ from bndl.convert import find_layer
 from bndl.draws import SharedDraws
 from bndl.errors import InputError
 from bndl.features import evaluating, features_of, iterate, split_batch
-from bndl.layer import DecisionLayer, Posterior
+from bndl.layer import ACTIVE_ABOVE, DecisionLayer, Posterior
 from bndl.progress import track
 from bndl.weibull import cv2
 
@@ -192,6 +192,7 @@ class Decider:
         self.layer, self.method, self.against, self.level = layer, method, against, level
         phi, bias = layer.phi(), layer.offset()
         self.phi_mean, self.phi_variance = phi.mean, phi.variance  # (C, K)
+        self.used = (phi.mean > ACTIVE_ABOVE).any(dim=0)  # (K,) features that some class has a weight for
         self.weights = draws.pad_columns(phi.mean.t())
         self.padded_mean, self.padded_variance = draws.pad_columns(phi.mean), draws.pad_columns(phi.variance)
         self.bias = phi.mean.new_zeros(layer.out_features) if bias is None else bias
@@ -243,9 +244,7 @@ class Decider:
         share, K = others.softmax(dim=1), theta.mean.size(1)
         contrast = self.phi_mean[first] - (share @ self.padded_mean)[:, :K]
         own_and_others = self.phi_variance[first] + (share.square() @ self.padded_variance)[:, :K]
-        spoken = (theta.mean > 0).any(
-            dim=1
-        )  # with no feature active the bias decides, and nothing speaks for the class
+        spoken = ((theta.mean > 0) & self.used).any(dim=1)  # or else the bias decides, and nothing speaks for the class
         gap = self.phi_mean[first] - self.phi_mean[second]
         spread = self.phi_variance[first] + self.phi_variance[second]
         return _Tile(

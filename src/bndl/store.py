@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bndl._version import __version__
+from bndl.compact import CompactLayer, index_fault
 from bndl.convert import find_layer, replace_everywhere
 from bndl.errors import FileError, InputError, MissingExtraError
 from bndl.files import replacing
@@ -153,16 +154,20 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _build_layer(path: Path, header: dict[str, Any], state: dict[str, Tensor]) -> DecisionLayer:
     try:
+        kind = CompactLayer if "num_kept" in header["settings"] else DecisionLayer
         with torch.device("meta"):  # an edited setting must not ask for all memory
-            expected = {k: v.size() for k, v in DecisionLayer(**header["settings"]).state_dict().items()}
+            built = kind(**header["settings"])
+            expected = {k: v.size() for k, v in built.state_dict().items()}
     except (TypeError, InputError, RuntimeError) as error:
         raise FileError(
             f"the settings in {path} build no decision layer ({_first_line(error)}): write it again."
         ) from error
     if expected != {k: v.size() for k, v in state.items()}:
         raise FileError(f"the head in {path} is incomplete or has other dims than its settings say.")
+    if isinstance(built, CompactLayer) and (fault := index_fault(state["kept"], built.total_features)):
+        raise FileError(f"the head in {path} is damaged ({fault}): write it again with bndl.save.")
     with torch.random.fork_rng([]):  # a new layer draws weights, which are overwritten here
-        return DecisionLayer(**header["settings"])
+        return kind(**header["settings"])
 
 
 def _load_strictly(path: Path, layer: DecisionLayer, state: dict[str, Tensor]) -> None:

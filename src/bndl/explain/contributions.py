@@ -40,7 +40,7 @@ def reasons(model: nn.Module, x: Inputs, *, top: int = 5) -> list[list[tuple[int
     best = terms.topk(min(top, terms.size(1)), dim=1)
     return [
         [(k, value) for k, value in zip(row.tolist(), values.tolist(), strict=True) if value > 0]
-        for row, values in zip(best.indices, best.values, strict=True)
+        for row, values in zip(layer.feature_ids[best.indices], best.values, strict=True)
     ]
 
 
@@ -52,7 +52,7 @@ def contribution_map(layer: DecisionLayer, maps: Tensor, classes: Tensor) -> Ten
 
     Args:
         layer: the decision layer.
-        maps: (B, K, H, W) the maps before pooling, >= 0.
+        maps: (B, in_features, H, W) the maps before pooling, >= 0.
         classes: (B,) which class's logit to take apart.
     Returns:
         (B, H, W); an image sums to the logit less the bias.
@@ -60,4 +60,5 @@ def contribution_map(layer: DecisionLayer, maps: Tensor, classes: Tensor) -> Ten
     if layer.signed or layer.alpha_theta or layer.dense_map is not None:
         raise InputError("the map is exact only for a layer that is not signed, without alpha_theta and dense_map.")
     weights = layer.phi().mean[classes]
-    return torch.einsum("bkhw,bk->bhw", maps, weights) / (maps.size(2) * maps.size(3))
+    kept = maps.index_select(1, layer.feature_ids)
+    return torch.einsum("bkhw,bk->bhw", kept, weights) / (maps.size(2) * maps.size(3))
