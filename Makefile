@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # without the torchvision that they ask for, do not need, and cannot import next to a CPU build of torch
 LAPLACE := laplace-torch curvlinops-for-pytorch backpack-for-pytorch asdfghjkl
+# a second opinion on calibration errors in a test; without numpy 2, pyro and gpytorch, which netcal.metrics does not import
+NETCAL := netcal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-lowest lint format clean
@@ -19,7 +21,7 @@ test-lowest:  ## all tests with the oldest dependencies that pyproject.toml allo
 	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt torch==2.13.0
 	.venv-lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable ".[dev]"
-	.venv-lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt --no-deps $(LAPLACE)
+	.venv-lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt --no-deps $(LAPLACE) $(NETCAL)
 	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/dev.done
@@ -38,5 +40,5 @@ $(VENV)/%.done: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
-	test $* != dev || $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(LAPLACE)
+	test $* != dev || $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(LAPLACE) $(NETCAL)
 	touch $@

@@ -52,7 +52,7 @@ class Row:
 
 def measure(name: str, probs: Tensor, labels: Tensor, truth: Tensor, certain: Tensor | None, seconds: float) -> Row:
     correct = labels == truth
-    counts = pavpu(correct, torch.ones_like(correct) if certain is None else certain)
+    counts = pavpu(correct, probs.max(dim=1).values > 0.5 if certain is None else certain)
     nll, ece = float(negative_log_likelihood(probs, truth)), float(expected_calibration_error(probs, truth))
     return Row(name, float(correct.double().mean()), nll, ece, counts.value, counts.baseline, seconds)
 

@@ -11,6 +11,7 @@ from bndl import DecisionLayer, calibrate
 from bndl.calibrate import best_log_scale, scaled_nll
 from bndl.draws import SharedDraws, tiles
 from bndl.features import FeatureSet
+from bndl.weibull import cv2
 
 THETA = ("feature", "sample", "entry")
 
@@ -142,6 +143,63 @@ def test_a_handful_of_examples_buys_no_absurd_noise(theta_shape):
     calibrate.calibrate(layer, data, generator=seeded())
     for shape in (layer.phi().shape, layer.theta(data.features).shape):
         assert 3 < shape.min() <= shape.max() < 30
+
+
+# -------------------------------------------------------------------------------------------------- a level and departures
+
+
+def layer_of(weights: Tensor, **arguments: object) -> DecisionLayer:
+    layer = DecisionLayer(weights.size(1), len(weights), bias=False, **arguments)
+    with torch.no_grad():
+        layer.weight.copy_(weights)
+    return layer.eval()
+
+
+def log_shapes(layer: DecisionLayer, data: FeatureSet) -> tuple[Tensor, Tensor]:
+    return layer.theta(data.features).shape.detach().log(), layer.phi().shape.detach().log()
+
+
+def test_data_with_no_use_for_noise_turn_all_of_it_down_together():
+    """No one of forty features has much to gain by it: it is their common level that moves."""
+    layer = layer_of(3 * torch.rand(3, 40, generator=seeded(7)))
+    h = 2 * torch.rand(500, 40, generator=seeded(1))
+    data = FeatureSet(h, layer(h).argmax(1).detach())
+    calibrate.calibrate(layer, data, generator=seeded())
+    for shapes in log_shapes(layer, data):
+        fallen = shapes - math.log(10)
+        assert fallen.min() > 1.5
+        assert fallen.std() < 0.1 * fallen.mean()
+
+
+@pytest.mark.parametrize("unreliable", [0, 5])
+def test_a_feature_that_is_not_to_be_trusted_stands_out(unreliable):
+    """It is seen times a random factor, the others as they are."""
+    layer, generator = layer_of(2 * torch.rand(3, 8, generator=seeded(7))), seeded(1)
+    h = 2 * torch.rand(3000, 8, generator=generator)
+    labels = torch.multinomial(layer(h).softmax(1), 1, generator=generator)[:, 0]
+    h[:, unreliable] *= 3 * torch.rand(3000, generator=generator).square()
+    data = FeatureSet(h, labels)
+    calibrate.calibrate(layer, data, generator=seeded())
+    theta, phi = log_shapes(layer, data)
+    noise = cv2(theta.exp()) + cv2(phi.exp())
+    others = torch.arange(8) != unreliable
+    assert theta.argmin() == unreliable
+    assert noise[unreliable] > 10 * noise[others].max()
+    assert theta[others].std() < 0.5  # the others stay together
+
+
+@pytest.mark.usefixtures("few_steps")
+@pytest.mark.parametrize("theta_shape", THETA)
+def test_a_layer_that_allows_but_little_noise_is_calibrated_within_that(theta_shape):
+    layer = head(confidence=3.0, theta_shape=theta_shape, min_shape=20.0, init_shape=40.0)
+    data = problem(300, seed=1)
+    calibrate.calibrate(layer, data, generator=seeded())
+    for shapes in log_shapes(layer, data):
+        assert torch.isfinite(shapes).all()
+        assert (shapes.exp() >= 20).all()
+
+
+# ---------------------------------------------------------------------------------------------------------------- the scale
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bndl
+from bndl import elbo
 from bndl.convert import find_layer
 from bndl.errors import InputError
 from bndl.features import FeatureSet
@@ -117,17 +118,111 @@ def test_an_untrained_head_learns():
     assert result.seconds > 0
 
 
-def test_training_that_does_not_pay_is_not_kept():
+@pytest.mark.parametrize("lr", [0.03, None])
+def test_training_that_does_not_pay_is_soon_given_up_and_not_kept(lr):
     world = World()
     model = bndl.convert(world.dense(scale=1.0))
     x, y = world.draw(300)
     held_out, fresh = world.draw(300), world.draw(300)[0]
     before = bndl.predict(model, fresh).logits.argsort(dim=1)
-    result = bndl.fit(model, batches((x, (y + 1) % C)), batches(held_out), epochs=4, lr=0.03)
+    result = bndl.fit(model, batches((x, (y + 1) % C)), batches(held_out), epochs=10, lr=lr)
     assert result.best_epoch == 0
-    assert len(result.epochs) == 5
+    by_epoch = [epoch.val_nll for epoch in result.epochs]
+    assert len(by_epoch) == by_epoch.index(min(by_epoch)) + 4 < 11
+    assert result.lr == (lr or 0.001)
     assert torch.equal(bndl.predict(model, fresh).logits.argsort(dim=1), before)
     assert result.nll_after <= result.nll_before
+
+
+def test_training_stops_after_three_epochs_without_gain():
+    world, model = World(), untrained()
+    result = bndl.fit(model, batches(world.draw(60)), batches(world.draw(300)), epochs=100, lr=0.1, batch_size=30)
+    by_epoch = [epoch.val_nll for epoch in result.epochs]
+    assert result.best_epoch == by_epoch.index(min(by_epoch)) > 0
+    assert len(by_epoch) == result.best_epoch + 4 < 101
+    for end in range(4, len(by_epoch)):  # it did not stop too late
+        assert min(by_epoch[end - 3 : end]) < min(by_epoch[: end - 3]), end
+
+
+def test_a_whole_network_is_given_all_its_epochs():
+    """What it gains it often gains late, as the rate falls."""
+    world, model = World(), untrained()
+    data, held_out = batches(world.draw(60), 30), batches(world.draw(300))
+    result = bndl.fit(model, data, held_out, freeze=False, epochs=25, lr=0.1)
+    by_epoch = [epoch.val_nll for epoch in result.epochs]
+    assert len(by_epoch) == 26
+    assert any(min(by_epoch[i : i + 3]) >= min(by_epoch[:i]) for i in range(1, 23))  # a head alone would have stopped
+
+
+# ------------------------------------------------------------------------------------------------------ how fast it learns
+
+
+def hardly_trained(world: World) -> nn.Sequential:
+    """The right features, and a head that .001 moves but little in a few epochs."""
+    torch.manual_seed(0)
+    return bndl.convert(nn.Sequential(*world.dense(scale=1.0)[:2], nn.Linear(8, C)))
+
+
+def rates_tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the bars say, one entry a rate."""
+    said, track = [], elbo.track
+
+    def listening(items, description, **given):
+        said.append(description)
+        return track(items, description, **given)
+
+    monkeypatch.setattr(elbo, "track", listening)
+    return said
+
+
+def test_a_head_that_hardly_learnt_climbs_to_a_larger_rate(monkeypatch):
+    world = World()
+    data, held_out, fresh = batches(world.draw(400)), batches(world.draw(300)), world.draw(1000)
+    slow, free = hardly_trained(world), hardly_trained(world)
+    bndl.fit(slow, data, held_out, epochs=5, lr=0.001, batch_size=50)
+    tried = rates_tried(monkeypatch)
+    result = bndl.fit(free, data, held_out, epochs=5, batch_size=50)
+    assert tried == ["fit at 0.001", "fit at 0.01", "fit at 0.1"]
+    assert result.lr == 0.1
+    assert result.best_epoch > 0
+    assert nll(free, fresh) < 0.9 * nll(slow, fresh)
+    ideal = float(F.cross_entropy(fresh[0] @ world.truth, fresh[1]))
+    assert nll(free, fresh) < 1.4 * ideal
+
+
+def test_a_head_in_use_is_not_tried_at_larger_rates(monkeypatch):
+    world, tried = World(), rates_tried(monkeypatch)
+    model = bndl.convert(world.dense(scale=1.0))
+    result = bndl.fit(model, batches(world.draw(400)), batches(world.draw(300)), epochs=5)
+    assert tried == ["fit at 0.001"]
+    assert (result.lr, result.best_epoch) == (0.001, 0)
+
+
+@pytest.mark.parametrize("given", [{"lr": 0.01}, {"freeze": False}], ids=["given", "whole"])
+def test_one_rate_is_all_that_a_given_one_or_a_whole_model_gets(given, monkeypatch):
+    world, tried = World(), rates_tried(monkeypatch)
+    data, held_out = batches(world.draw(200)), batches(world.draw(200))
+    result = bndl.fit(hardly_trained(world), data, held_out, epochs=2, **given)
+    assert tried == [f"fit at {given.get('lr', 0.001)}"]
+    assert result.lr == given.get("lr", 0.001)
+
+
+def test_every_rate_starts_from_the_head_that_was_given(monkeypatch):
+    """And not from what the smaller ones left behind."""
+    world, starts = World(), []
+    model = hardly_trained(world)
+    given = bits(find_layer(model))
+
+    def track(items, *_, **__):
+        starts.append(bits(find_layer(model)))
+        return items
+
+    monkeypatch.setattr(elbo, "track", track)
+    bndl.fit(model, batches(world.draw(400)), batches(world.draw(300)), epochs=4)
+    assert len(starts) == 3
+    for start in starts:
+        assert torch.equal(start["weight"], given["weight"])
+        assert torch.equal(start["bias"], given["bias"])
 
 
 # ------------------------------------------------------------------------------------------------------- what is frozen
@@ -247,6 +342,31 @@ def test_an_interrupt_leaves_the_best_epoch_of_a_head():
     assert same(bits(layer), ends[losses.index(min(losses))])
     assert same(bits(model[:4]), backbone)
     assert modes(model) == was
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 4], ids=["before it gained", "in its second epoch", "later"])
+def test_an_interrupt_at_a_second_rate_leaves_the_best_of_both(epoch, monkeypatch):
+    """Also the first rate's, while the second has not beaten it."""
+    world, model, ends = World(), hardly_trained(World()), []
+    layer, held_out = find_layer(model), world.draw(300)
+    with torch.no_grad():
+        features = FeatureSet(model[:2](held_out[0]), held_out[1])
+
+    def track(items, description, **_):
+        for number in items:
+            if description == "fit at 0.01" and number == epoch:
+                raise KeyboardInterrupt
+            yield number
+            ends.append(bits(layer))
+
+    monkeypatch.setattr(elbo, "track", track)
+    with pytest.raises(KeyboardInterrupt):
+        bndl.fit(model, batches(world.draw(200)), batches(held_out), epochs=6, batch_size=50)
+    losses = [best_temperature_nll(layer, end, features) for end in ends]
+    best = losses.index(min(losses))
+    assert len(ends) == 6 + epoch - 1
+    assert same(bits(layer), ends[best])
+    assert (best < 6) == (epoch == 1)
 
 
 def best_temperature_nll(layer: bndl.DecisionLayer, state: dict[str, Tensor], data: FeatureSet) -> float:

@@ -192,8 +192,8 @@ def log_odds_of(logits: Tensor, label: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("given", [{}, {"theta_shape": "entry", "signed": True}, {"bias": False}])
 def test_p_is_the_t_test_of_the_log_odds_at_twenty_draws(given):
-    """Against a hundred thousand draws of a posterior that is narrow, as the closed form is of first order in the noise."""
-    layer, h = make_layer(6, 5, **given), rows(30, 6).abs() / 2
+    """Against twenty thousand draws of a posterior that is narrow, as the closed form is of first order in the noise."""
+    layer, h = make_layer(6, 5, **given), 2 * rows(30, 6).abs()
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if name.endswith("raw_shape") or name == "theta_shape_map.bias":
@@ -204,15 +204,18 @@ def test_p_is_the_t_test_of_the_log_odds_at_twenty_draws(given):
     odds = log_odds_of(torch.from_numpy(np.einsum("sbk,sck->sbc", theta, phi) + offset), pred.labels).numpy()
     at_mean = log_odds_of(pred.logits, pred.labels).numpy()
     assert 5 < (at_mean > 0).sum() < 25
-    expected = np.where(at_mean > 0, 2 * scipy.stats.t.sf(at_mean / odds.std(axis=0) * np.sqrt(20), df=19), 1.0)
-    np.testing.assert_allclose(pred.p_value, expected, rtol=0.3, atol=0.02)
-    assert (pred.p_value[torch.from_numpy(at_mean <= 0)] == 1).all()
+    t = at_mean / odds.std(axis=0) * np.sqrt(20)
+    likely = at_mean > 0
+    np.testing.assert_allclose(scipy.stats.t.isf(pred.p_value[likely] / 2, df=19), t[likely], rtol=0.04)
+    np.testing.assert_allclose(pred.p_value, np.where(likely, 2 * scipy.stats.t.sf(t, df=19), 1.0), atol=0.02)
+    assert (pred.p_value[~likely] == 1).all()
+    assert ((pred.p_value > 1e-3) & (pred.p_value < 1)).any()
 
 
 def test_a_decision_that_is_probably_wrong_is_never_certain():
     layer, h = make_layer(8, 40), rows(300, 8).abs() / 2
     pred = bndl.predict(layer, h, level=0.999)
-    less_than_half = layer(h).softmax(dim=1).max(dim=1).values.detach() <= 0.5
+    less_than_half = (layer(h).softmax(dim=1).max(dim=1).values.detach() <= 0.5) | (pred.confidence <= 0.5)
     assert 50 < less_than_half.sum() < 300
     assert (pred.p_value[less_than_half] == 1).all()
     assert not pred.certain[less_than_half].any()
@@ -223,7 +226,10 @@ def test_a_decision_that_is_probably_wrong_is_never_certain():
 def test_of_two_classes_all_others_are_the_runner_up(method):
     layer, h = make_layer(8, 2), rows(100, 8).abs()
     ours, theirs = (bndl.predict(layer, h, method=method, against=against) for against in ("all", "runner-up"))
-    torch.testing.assert_close(ours.p_value, theirs.p_value, rtol=1e-3, atol=1e-6)
+    likely = ours.confidence > 0.5  # the noise may turn what is close
+    assert likely.sum() > 70
+    torch.testing.assert_close(ours.p_value[likely], theirs.p_value[likely], rtol=1e-3, atol=1e-6)
+    assert (ours.p_value[~likely] == 1).all()
 
 
 def test_what_to_test_against_is_all_or_the_runner_up():

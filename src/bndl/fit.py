@@ -4,42 +4,29 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from bndl.calibrate import calibrate, scaled_nll
+from bndl.calibrate import calibrate
 from bndl.convert import find_layer
+from bndl.elbo import Epoch, Task, train_weights
 from bndl.errors import InputError
-from bndl.features import FeatureSet, Inputs, check_labels, extract, one_pass, split_batch
+from bndl.features import FeatureSet, Inputs, check_labels, extract, split_batch
 from bndl.layer import DecisionLayer
-from bndl.objective import Objective, kl, resolve
+from bndl.objective import Objective, resolve
 from bndl.predict import Decider, about_empty, decide_all
-from bndl.progress import track
 
 __all__ = ["Epoch", "FitResult", "fit", "hold_out"]
 
 _HELD_OUT = 5  # one in so many training examples is kept for validation when none are given
-_WARM_UP = 0.1  # share of the steps over which the learning rate and beta rise
 _RATES = (1e-3, 1e-2, 1e-1)  # a head in use wants none of them, one that hardly learnt the last
-_QUIET = 50.0  # the Weibull shape while weights learn: more noise costs accuracy, and is fitted afterwards anyhow
-_PATIENCE = 3  # epochs in a row that are no better than the best so far
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One epoch: its number (0 is the start), the mean training loss, the validation NLL at the best temperature."""
-
-    number: int
-    train_loss: float
-    val_nll: float
 
 
 @dataclass(frozen=True)
@@ -61,17 +48,6 @@ class FitResult:
     nll_before: float
     nll_after: float
     seconds: float
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What is trained on what: the layer on cached features, or the whole model on its inputs."""
-
-    module: nn.Module
-    num_data: int
-    num_steps: int  # an epoch
-    batches: Callable[[], Iterable[tuple[Inputs, Tensor]]]
-    validation: Callable[[], FeatureSet]
 
 
 def fit(
@@ -127,7 +103,7 @@ def fit(
             task = _whole_task(model, train_loader, lambda: read(val_loader), batch_size, given=val_loader is not None)
         before = _nll(layer, task.validation())
         rates = (lr,) if lr is not None else _RATES if freeze else _RATES[:1]
-        kept = _train(task, layer, epochs, rates, chosen, progress)
+        kept = train_weights(task, layer, epochs, rates, chosen, progress)
         val = task.validation()
         # weights that no example has touched may be calibrated on all examples that were given
         _calibrate(layer, everything if everything is not None and kept.epoch == 0 else val, generator)
@@ -139,7 +115,7 @@ def fit(
 
 def _frozen_task(
     layer: DecisionLayer, train: FeatureSet, rows: Tensor, val: FeatureSet, batch_size: int, generator: torch.Generator
-) -> _Task:
+) -> Task:
     """The layer alone, on these rows of the features, which need not fit into memory: only batches are copied."""
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
@@ -148,12 +124,12 @@ def _frozen_task(
             batch = train.take(chosen).like(layer.weight)
             yield batch.features, batch.labels
 
-    return _Task(layer, len(rows), math.ceil(len(rows) / batch_size), batches, lambda: val)
+    return Task(layer, len(rows), math.ceil(len(rows) / batch_size), batches, lambda: val)
 
 
 def _whole_task(
     model: nn.Module, loader: Any, validation: Callable[[], FeatureSet], batch_size: int, *, given: bool
-) -> _Task:
+) -> Task:
     if not given:
         raise InputError("with freeze=False give a val_loader: what the backbone learns from cannot also judge it.")
     if isinstance(loader, Dataset):
@@ -172,108 +148,7 @@ def _whole_task(
             yield inputs, check_labels(labels, layer.out_features, count=len(labels)).to(layer.weight.device)
 
     num_data = len(data) if data is not None else sum(len(labels) for _, labels in batches())
-    return _Task(model, num_data, len(loader), batches, validation)
-
-
-@dataclass
-class _Kept:
-    """What is best so far: its epoch, learning rate, validation losses (N,) and weights, and the history that led there."""
-
-    lr: float
-    losses: Tensor
-    state: dict[str, Any]
-    history: list[Epoch]
-    epoch: int = 0
-
-
-def _train(
-    task: _Task,
-    layer: DecisionLayer,
-    epochs: int,
-    rates: Sequence[float],
-    objective: Objective,
-    progress: bool | None,
-) -> _Kept:
-    """Train at one rate after the other, while that pays, and leave the module at what was best on the validation data, also
-    when interrupted."""
-    start, modes = scaled_nll(layer, task.validation()), [(m, m.training) for m in task.module.modules()]
-    origin, history = copy.deepcopy(task.module.state_dict()), [Epoch(0, math.nan, float(start.mean()))]
-    best = _Kept(rates[0], start, origin, history)
-    try:
-        for rate in rates:
-            task.module.load_state_dict(origin)
-            layer.reset_shapes(_QUIET)
-            tried = _Kept(rate, best.losses, best.state, list(history))
-            try:
-                _train_at(task, layer, epochs, tried, start, objective, progress)
-            finally:
-                paid = tried.epoch > 0
-                best = tried if paid or rate == rates[0] else best
-            if not paid:
-                break
-    finally:
-        task.module.load_state_dict(best.state)
-        for module, mode in modes:
-            module.training = mode
-    return best
-
-
-def _train_at(
-    task: _Task,
-    layer: DecisionLayer,
-    epochs: int,
-    tried: _Kept,
-    start: Tensor,
-    objective: Objective,
-    progress: bool | None,
-) -> None:
-    """Train at one rate; ``tried`` holds what has to be beaten and takes up what beats it, and the start, clearly."""
-    module, steps = task.module, task.num_steps
-    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=tried.lr, weight_decay=0.0)
-    lowest, waited = torch.inf, 0
-    for number in track(range(1, epochs + 1), f"fit at {tried.lr:g}", progress=progress):
-        loss = _epoch(task, optimizer, (number - 1) * steps, epochs * steps, tried.lr, objective)
-        losses = scaled_nll(layer, task.validation())
-        mean = float(losses.mean())
-        tried.history.append(Epoch(number, loss, mean))
-        if mean < tried.losses.mean() and _is_clearly_better(losses, start):
-            tried.epoch, tried.losses, tried.state = number, losses, copy.deepcopy(module.state_dict())
-        waited = 0 if mean < min(lowest, float(start.mean())) else waited + 1
-        lowest = min(lowest, mean)
-        if waited >= _PATIENCE and module is layer:  # a whole network gains late, as the rate falls
-            break
-
-
-def _epoch(
-    task: _Task, optimizer: torch.optim.Optimizer, step: int, num_steps: int, lr: float, objective: Objective
-) -> float:
-    """One pass over the training data; the mean loss."""
-    task.module.train()
-    total, count = 0.0, 0
-    for inputs, labels in task.batches():
-        step += 1
-        warm = min(1.0, step / max(1.0, _WARM_UP * num_steps))
-        for group in optimizer.param_groups:
-            group["lr"] = lr * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, step / num_steps)))
-        _, logits = one_pass(task.module, inputs)
-        loss = F.cross_entropy(logits, labels) + kl(
-            task.module, task.num_data, objective=objective, beta=warm * objective.beta
-        )
-        if not torch.isfinite(loss):
-            raise InputError(
-                "the loss is not finite: lower lr, keep parameters in float32, or look for huge values in the inputs."
-            )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        total, count = total + float(loss.detach()) * len(labels), count + len(labels)
-    return total / max(1, count)
-
-
-def _is_clearly_better(losses: Tensor, start: Tensor) -> bool:
-    """Whether the mean fell by more than two standard errors: a pretrained head is not given up for noise."""
-    gain = start - losses
-    return bool(gain.mean() > 2 * gain.std(correction=0) / math.sqrt(len(gain)))
+    return Task(model, num_data, len(loader), batches, validation)
 
 
 def _calibrate(layer: DecisionLayer, data: FeatureSet, generator: torch.Generator) -> None:

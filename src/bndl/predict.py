@@ -15,7 +15,7 @@ The decision test asks whether class a is more likely than *all* others together
     + \sum_k (v_k + m_k^2) \Bigl(V_{ka} + \sum_{c \ne a} w_c^2 V_{kc}\Bigr)
 
 with :math:`w` the softmax of the other classes' mean logits (first order in the noise). With two classes it is the paper's
-test, exactly; with more, the paper asks about the runner-up alone, and is certain of decisions that are probably wrong. No
+test; with more, the paper asks about the runner-up alone, and is certain of decisions that are probably wrong. No
 draw is needed for the decision; draws, shared by all examples, are made for the probabilities.
 """
 
@@ -214,9 +214,10 @@ class Decider:
             flip = ((differences < 0).double() + 0.5 * (differences == 0)).mean(1)
         else:
             flip = flip_probability(mean, aleatoric + epistemic)
-            p_value = (
-                odds_test(log_odds, log_odds_variance) if self.against == "all" else t_test(mean, aleatoric + epistemic)
-            )
+            p_value = t_test(mean, aleatoric + epistemic)
+            if self.against == "all":  # at the mean logits, and for what is reported as more likely than not
+                likely = probs.gather(1, torch.cat([tile.first for tile in tiles])[:, None])[:, 0] > 0.5
+                p_value = torch.where(likely, odds_test(log_odds, log_odds_variance), 1.0)
         padded = Prediction(
             labels=torch.cat([tile.first for tile in tiles]),
             probs=probs,

@@ -340,7 +340,10 @@ def test_nmf_stays_non_negative_and_noiseless_when_it_learns(world: World):
     assert torch.equal(layer.phi_raw_shape, start.phi_raw_shape)
     prediction = NMF().predictor(last.module).predict(world.test.features)
     assert torch.allclose(prediction.logits, world.test.features @ phi.t() + layer.offset(), rtol=1e-4, atol=1e-3)
-    assert prediction.certain.all()
+    likely = prediction.logits.double().softmax(1).max(1).values > 0.5
+    assert torch.equal(prediction.p_value, (~likely).double())  # no noise, no doubt but a minority's
+    assert not prediction.flip_probability.any()
+    assert likely.float().mean() > 0.9
 
 
 def test_nmf_counts_no_shapes(world: World):

@@ -69,8 +69,10 @@ def from_dirichlet(concentration: Tensor) -> Prediction:
     """
     alpha = concentration.double()
     probs = alpha / alpha.sum(dim=1, keepdim=True)
-    pair = alpha.gather(1, torch.stack(_first_two(probs), dim=1))
-    rest = torch.stack([pair[:, 0], alpha.sum(dim=1) - pair[:, 0]], dim=1)
+    first, second = _first_two(probs)
+    pair = alpha.gather(1, torch.stack([first, second], dim=1))
+    others = alpha.scatter(1, first[:, None], 0).sum(dim=1)  # the total less a huge first would lose them
+    rest = torch.stack([pair[:, 0], others], dim=1)
     (mean, variance), odds = (
         (-torch.digamma(two).diff(dim=1)[:, 0], torch.polygamma(1, two).sum(dim=1)) for two in (pair, rest)
     )

@@ -185,7 +185,7 @@ def _one_a_class(order: list[int], labels: list[int], count: int) -> list[int]:
 
 
 def _dense_row(name: str, logits: Tensor, labels: Tensor, dense: SmallCNN, features: Tensor) -> Row:
-    """A dense head draws nothing, so each of its decisions is certain, and its terms have either sign."""
+    """A dense head draws nothing, so what it gives more than half is certain; its terms have either sign."""
     predicted, probs = logits.argmax(dim=1), logits.softmax(dim=1)
     correct = predicted == labels
     return Row(
@@ -193,7 +193,7 @@ def _dense_row(name: str, logits: Tensor, labels: Tensor, dense: SmallCNN, featu
         accuracy=float(correct.double().mean()),
         nll=float(negative_log_likelihood(probs, labels)),
         ece=float(expected_calibration_error(probs, labels)),
-        pavpu=pavpu(correct, torch.ones_like(correct)),
+        pavpu=pavpu(correct, probs.max(dim=1).values > 0.5),
         weights_per_class=float(dense.fc.in_features),
         features_per_decision=float(features_per_decision((features * dense.fc.weight[predicted]).abs())),
     )

@@ -92,11 +92,11 @@ def measure(
 def _deciles(examples: Examples, kinds: tuple[Uncertainty, ...]) -> dict[str, Groups]:
     """By each kind, by the confidence in any case, and by the p-values as in the paper.
 
-    Flip probabilities have the order of p-values, but those of all that is sure are the same number, 0.
+    Those of a deterministic softmax are 0 or 1 and give no order; they are left out.
     """
     unsure: dict[str, Tensor] = {by: examples.uncertainty(by) for by in KINDS if by in kinds or by == "confidence"}
     p_value = examples.p_value.nan_to_num(nan=1.0)  # a difference of exactly zero is uncertain
-    if p_value.min() < p_value.max():
+    if p_value.min() < p_value.max() and (examples.aleatoric + examples.epistemic).any():
         unsure["p_value"] = p_value
     return {by: groups_of(values, examples.correct) for by, values in unsure.items()}
 

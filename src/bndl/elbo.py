@@ -1,0 +1,147 @@
+"""Train by the ELBO, at one learning rate after the other while that pays; keep what predicts held-out data best."""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bndl.calibrate import scaled_nll
+from bndl.errors import InputError
+from bndl.features import FeatureSet, Inputs, one_pass
+from bndl.layer import DecisionLayer
+from bndl.objective import Objective, kl
+from bndl.progress import track
+
+__all__ = ["Epoch", "Kept", "Task", "train_weights"]
+
+_WARM_UP = 0.1  # share of the steps over which the learning rate and beta rise
+_QUIET = 50.0  # the Weibull shape while weights learn: more noise costs accuracy, and is fitted afterwards anyhow
+_PATIENCE = 3  # epochs in a row that are no better than the best so far
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch: its number (0 is the start), the mean training loss, the validation NLL at the best temperature."""
+
+    number: int
+    train_loss: float
+    val_nll: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained on what: the layer on cached features, or the whole model on its inputs."""
+
+    module: nn.Module
+    num_data: int
+    num_steps: int  # an epoch
+    batches: Callable[[], Iterable[tuple[Inputs, Tensor]]]
+    validation: Callable[[], FeatureSet]
+
+
+@dataclass
+class Kept:
+    """What is best so far: its epoch, learning rate, validation losses (N,) and weights, and the history that led there."""
+
+    lr: float
+    losses: Tensor
+    state: dict[str, Any]
+    history: list[Epoch]
+    epoch: int = 0
+
+
+def train_weights(
+    task: Task,
+    layer: DecisionLayer,
+    epochs: int,
+    rates: Sequence[float],
+    objective: Objective,
+    progress: bool | None,
+) -> Kept:
+    """Train at one rate after the other, while that pays, and leave the module at what was best on the validation data, also
+    when interrupted."""
+    start, modes = scaled_nll(layer, task.validation()), [(m, m.training) for m in task.module.modules()]
+    origin, history = copy.deepcopy(task.module.state_dict()), [Epoch(0, math.nan, float(start.mean()))]
+    best = Kept(rates[0], start, origin, history)
+    try:
+        for rate in rates:
+            task.module.load_state_dict(origin)
+            layer.reset_shapes(_QUIET)
+            tried = Kept(rate, best.losses, best.state, list(history))
+            try:
+                _train_at(task, layer, epochs, tried, start, objective, progress)
+            except InputError:  # the loss is not finite: a rate too far
+                if rate == rates[0]:
+                    raise
+            finally:
+                best = tried if tried.epoch > 0 or rate == rates[0] else best
+            if not tried.epoch:
+                break
+    finally:
+        task.module.load_state_dict(best.state)
+        for module, mode in modes:
+            module.training = mode
+    return best
+
+
+def _train_at(
+    task: Task,
+    layer: DecisionLayer,
+    epochs: int,
+    tried: Kept,
+    start: Tensor,
+    objective: Objective,
+    progress: bool | None,
+) -> None:
+    """Train at one rate; ``tried`` holds what has to be beaten and takes up what beats it, and the start, clearly."""
+    module, steps = task.module, task.num_steps
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=tried.lr, weight_decay=0.0)
+    lowest, waited = torch.inf, 0
+    for number in track(range(1, epochs + 1), f"fit at {tried.lr:g}", progress=progress):
+        loss = _epoch(task, optimizer, (number - 1) * steps, epochs * steps, tried.lr, objective)
+        losses = scaled_nll(layer, task.validation())
+        mean = float(losses.mean())
+        tried.history.append(Epoch(number, loss, mean))
+        if mean < tried.losses.mean() and _is_clearly_better(losses, start):
+            tried.epoch, tried.losses, tried.state = number, losses, copy.deepcopy(module.state_dict())
+        waited = 0 if mean < min(lowest, float(start.mean())) else waited + 1
+        lowest = min(lowest, mean)
+        if waited >= _PATIENCE and module is layer:  # a whole network gains late, as the rate falls
+            break
+
+
+def _epoch(
+    task: Task, optimizer: torch.optim.Optimizer, step: int, num_steps: int, lr: float, objective: Objective
+) -> float:
+    """One pass over the training data; the mean loss."""
+    task.module.train()
+    total, count = 0.0, 0
+    for inputs, labels in task.batches():
+        step += 1
+        warm = min(1.0, step / max(1.0, _WARM_UP * num_steps))
+        for group in optimizer.param_groups:
+            group["lr"] = lr * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, step / num_steps)))
+        _, logits = one_pass(task.module, inputs)
+        loss = F.cross_entropy(logits, labels) + kl(
+            task.module, task.num_data, objective=objective, beta=warm * objective.beta
+        )
+        if not torch.isfinite(loss):
+            raise InputError(
+                "the loss is not finite: lower lr, keep parameters in float32, or look for huge values in the inputs."
+            )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total, count = total + float(loss.detach()) * len(labels), count + len(labels)
+    return total / max(1, count)
+
+
+def _is_clearly_better(losses: Tensor, start: Tensor) -> bool:
+    """Whether the mean fell by more than two standard errors: a pretrained head is not given up for noise."""
+    gain = start - losses
+    return bool(gain.mean() > 2 * gain.std(correction=0) / math.sqrt(len(gain)))
