@@ -1,8 +1,10 @@
 """The Bayesian Non-negative Decision Layer: how sure a classifier is, and why, from one backbone pass."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from bndl._version import __version__
+from bndl.compact import CompactLayer, compact
 from bndl.convert import convert
 from bndl.errors import BndlError, FileError, HeadError, InputError, MissingExtraError
 from bndl.evaluate import evaluate
@@ -11,14 +13,17 @@ from bndl.fit import FitResult, fit
 from bndl.layer import DecisionLayer
 from bndl.objective import Objective, kl
 from bndl.predict import Prediction, predict
+from bndl.sparsify import SparsePath, sparsify
 from bndl.store import load, save
 
 if TYPE_CHECKING:
+    from bndl.certify import certify
     from bndl.estimator import BNDLClassifier
 
 __all__ = [
     "BNDLClassifier",
     "BndlError",
+    "CompactLayer",
     "DecisionLayer",
     "Evaluation",
     "FileError",
@@ -28,7 +33,10 @@ __all__ = [
     "MissingExtraError",
     "Objective",
     "Prediction",
+    "SparsePath",
     "__version__",
+    "certify",
+    "compact",
     "convert",
     "evaluate",
     "fit",
@@ -36,6 +44,7 @@ __all__ = [
     "load",
     "predict",
     "save",
+    "sparsify",
 ]
 
 
@@ -44,4 +53,6 @@ def __getattr__(name: str) -> Any:
         from bndl.estimator import BNDLClassifier
 
         return BNDLClassifier
+    if name == "certify":  # a package that can be called, so that bndl.certify.synthetic is there as well
+        return importlib.import_module("bndl.certify")
     raise AttributeError(f"module 'bndl' has no attribute {name!r}")

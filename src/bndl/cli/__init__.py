@@ -17,6 +17,8 @@ COMMANDS = {
     "train": "train a classifier by a recipe, on your data or a known set; stop it, resume it, on one device or many",
     "evaluate": "measure a run: calibration, errors, certainty, other data, corruptions; a table, JSON and a picture",
     "compare": "methods side by side on the same data: one table with intervals; the paper's tables beside ours",
+    "sparsify": "take weights out of a run's decision layer, down to a few a class: a path, a table, a picture, a model",
+    "certify": "which features of a run are provably identifiable, with witnesses; or test the certificate itself",
 }
 
 

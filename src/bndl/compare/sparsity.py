@@ -1,7 +1,7 @@
 """The paper's Figure 3: accuracy against the share of weights in use, on the features of a frozen network.
 
-Two paths: BNDL by the paper's ``ReLU(w - alpha)``, each threshold followed by a short fit, and the elastic net of Debuggable
-Networks along its own path of penalties.
+Three paths: ours (:mod:`bndl.sparsify`), the paper's ``ReLU(w - alpha)`` of the dense weights, each threshold followed by the
+same fit, and the elastic net of Debuggable Networks along its own path of penalties.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,15 +22,17 @@ from bndl.compare.subjects import Subject
 from bndl.convert import convert, find_layer
 from bndl.errors import MissingExtraError
 from bndl.files import replacing
-from bndl.fit import fit
 from bndl.layer import DecisionLayer
 from bndl.metrics.examples import Examples
 from bndl.metrics.figures import FIGURES
+from bndl.sparsify.run import follow, refined
+from bndl.sparsify.walk import Goal
 
-__all__ = ["Point", "bndl_path", "draw_paths", "elastic_net_path", "paths_of"]
+__all__ = ["Point", "bndl_path", "draw_paths", "elastic_net_path", "paths_of", "threshold_path"]
 
-_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03, 0.02, 0.01)
-_EPOCHS = 3  # of the fit after each threshold
+# of the weights, down to one a class
+_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.1, 0.08, 0.06, 0.042, 0.03, 0.02, 0.015, 0.01, 0.006, 0.004, 0.002)
+_COLOURS = {"bndl": "#0b7285", "threshold": "#ae3ec9", "elastic-net": "#e8590c"}
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,29 @@ class Point:
     ece: float
 
 
-def bndl_path(subject: Subject, *, seed: int = 0) -> Iterator[Point]:
-    """Thresholds that leave ever fewer of the converted head's weights, each followed by a short fit."""
-    start = _converted(subject)
-    weights = start.weight.detach().flatten().sort(descending=True).values
-    for share in _SHARES:
-        layer = _converted(subject)
-        layer.alpha_phi = float(weights[min(len(weights) - 1, int(share * len(weights)))]) if share < 1 else 0.0
-        fit(layer, subject.train, subject.val, epochs=_EPOCHS, seed=seed, progress=False)
-        yield _point("bndl", BNDL().predictor(layer, seed=seed), subject)
+def bndl_path(
+    subject: Subject, *, seed: int = 0, mode: Literal["prune", "threshold"] = "prune", shares: Sequence[float] = ()
+) -> Iterator[Point]:
+    """Ever fewer of the converted head's weights, each point with a noise of its own.
+
+    Args:
+        subject: whose training and validation part are learnt from.
+        seed: of everything random.
+        mode: see :func:`bndl.sparsify`.
+        shares: of the weights to leave; by default 18 down to .002, and one weight a class.
+    """
+    layer = _converted(subject)
+    (C, K), name = layer.weight.size(), "bndl" if mode == "prune" else "threshold"
+    wanted = {round(share * C * K) for share in shares or _SHARES if 1 / K < share < layer.num_weights() / (C * K)}
+    goals = [Goal(count) for count in sorted({C, *wanted}, reverse=True)]
+    for point in follow(layer, subject.train, subject.val, goals, mode=mode, seed=seed):
+        layer.load_state_dict(refined(point, layer, subject.train, subject.val, seed=seed).state)
+        yield _point(name, BNDL().predictor(layer, seed=seed), subject)
+
+
+def threshold_path(subject: Subject, *, seed: int = 0) -> Iterator[Point]:
+    """The paper's way."""
+    return bndl_path(subject, seed=seed, mode="threshold")
 
 
 def _converted(subject: Subject) -> DecisionLayer:
@@ -71,12 +87,12 @@ def elastic_net_path(subject: Subject, *, seed: int = 0) -> Iterator[Point]:
 def paths_of(
     subjects: Sequence[str], options: Options, *, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, list[Point]]:
-    """Both paths and the dense head, on each subject: a checkpoint, a dense run's folder, or a recipe."""
+    """The three paths and the dense head, on each subject: a checkpoint, a dense run's folder, or a recipe."""
     found = {}
     for name in subjects:
         subject = subject_of(name, options, tell)
         points = [dense_point(subject)]
-        for path in (bndl_path, elastic_net_path):
+        for path in (bndl_path, threshold_path, elastic_net_path):
             for point in path(subject):
                 tell(f"{name}, {point.method}: nnz {point.nnz:.4f}, accuracy {point.accuracy:.2%}")
                 points.append(point)
@@ -114,7 +130,7 @@ def draw_paths(found: Mapping[str, Sequence[Point]], path: Path) -> Path:
 
 
 def _panel(axis: Any, points: Sequence[Point]) -> None:
-    for method, colour in (("bndl", "#0b7285"), ("elastic-net", "#e8590c")):
+    for method, colour in _COLOURS.items():
         own = sorted((point for point in points if point.method == method), key=lambda point: point.nnz)
         own = [point for point in own if point.nnz > 0]
         axis.plot([p.nnz for p in own], [100 * p.accuracy for p in own], "o-", color=colour, markersize=4, label=method)
