@@ -136,7 +136,7 @@ def _noisy(
 ) -> tuple[Tensor, Tensor]:
     """Log of the averaged probabilities (B, C) and z of the first two classes (B,)."""
     top = mean.softmax(1).topk(2, dim=1).values.sum(1)
-    spread = (free[0] + (free[1] * (1 - top) if by_rest else 0)).exp()
+    spread = (free[0] + by_rest * free[1] * (1 - top)).exp()
     drawn = torch.empty(num_samples, mean.size(1)).exponential_(generator=generator).log()
     noise = (drawn + 0.5772) * math.sqrt(6) / math.pi  # of mean 0 and variance 1, as a Weibull's of large shape
     logits = (mean + spread[:, None] * noise[:, None]) * free[2].exp()
