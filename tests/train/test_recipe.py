@@ -59,7 +59,8 @@ def test_a_packaged_recipe_is_complete(name):
     assert all(recipe.needs.model_dump().values())
     known = recipe.model.backbone in bndl.backbones.backbone_names()
     assert known or recipe.model.backbone.startswith(("hf:", "timm:", "torchvision:"))
-    assert recipe.train.resolved_objective().beta > 0
+    from_scratch = not (recipe.model.frozen or recipe.model.pretrained)  # noise and prior cost accuracy there
+    assert (recipe.train.resolved_objective().beta == 0) == from_scratch == (recipe.model.layer.init_shape > 100)
     assert recipe.train.optimization().lr == recipe.train.lr
     assert not (recipe.model.frozen and recipe.data.augment != "none"), "features of a frozen backbone are cached once"
 
