@@ -1,7 +1,7 @@
 """The paper's Figure 3: accuracy against the share of weights in use, on the features of a frozen network.
 
-Three paths: ours (:mod:`bndl.sparsify`), the paper's ``ReLU(w - alpha)`` of the dense weights, each threshold followed by the
-same fit, and the elastic net of Debuggable Networks along its own path of penalties.
+Three paths: ours (:mod:`bndl.sparsify`), the paper's ``ReLU(w - alpha)`` of the dense weights, each threshold followed by
+the same fit, and the elastic net of Debuggable Networks along its own path of penalties.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

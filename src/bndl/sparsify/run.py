@@ -1,0 +1,251 @@
+"""``bndl.sparsify``: read the features once, walk from dense to sparse, calibrate and measure each point, choose one."""
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+from bndl.calibrate import calibrate
+from bndl.convert import find_layer
+from bndl.errors import InputError
+from bndl.features import FeatureSet, extract
+from bndl.fit import hold_out
+from bndl.layer import ACTIVE_ABOVE, DecisionLayer
+from bndl.metrics.calibration import expected_calibration_error
+from bndl.metrics.likelihood import negative_log_likelihood
+from bndl.predict import Decider, about_empty
+from bndl.progress import track
+from bndl.sparsify.noise import tune_noise
+from bndl.sparsify.path import SparsePath, SparsePoint
+from bndl.sparsify.refit import Head, Pool
+from bndl.sparsify.walk import Goal, sweep, walk
+
+__all__ = ["Mode", "Target", "follow", "sparsify"]
+
+Mode = Literal["prune", "threshold"]
+DEFAULT_DROP = 0.01
+_MEASURED = 2**32  # multiplications to measure a point, at most
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to choose by: one of the three, or none for the sparsest within a point of the dense accuracy."""
+
+    nnz: float | None = None
+    features_per_class: int | None = None
+    max_accuracy_drop: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("nnz", "features_per_class", "max_accuracy_drop") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError(
+                f"give one target, not {len(given)} ({', '.join(given)}): they may ask for different points."
+            )
+        if self.nnz is not None and not 0 < self.nnz <= 1:
+            raise InputError(f"nnz is a share of the weights, above 0 and at most 1, got {self.nnz}.")
+        if self.features_per_class is not None and self.features_per_class < 1:
+            raise InputError(f"features_per_class must be at least 1, got {self.features_per_class}.")
+        if self.max_accuracy_drop is not None and not 0 <= self.max_accuracy_drop < 1:
+            raise InputError(
+                f"max_accuracy_drop is a share, such as 0.01 for one point of accuracy, got {self.max_accuracy_drop}."
+            )
+
+    def goals(self, layer: DecisionLayer, num_points: int) -> list[Goal]:
+        """Evenly in the logarithm, from where the layer is to the target, or to one weight a class."""
+        if num_points < 2:
+            raise InputError(f"a path has at least two points, got num_points={num_points}.")
+        C, active = layer.out_features, (layer.weight - layer.alpha_phi > ACTIVE_ABOVE).sum(dim=1)
+        first, last, each = int(active.sum()), C, self.features_per_class is not None
+        if self.features_per_class is not None:
+            first, last = int(active.max()), self.features_per_class
+        if self.nnz is not None:
+            last = int(self.nnz * num_weights(layer)) - (layer.num_weights() - int(active.sum()))
+        if last < (1 if each else C):
+            least = (layer.num_weights() - int(active.sum()) + C) / num_weights(layer)
+            raise InputError(f"nnz={self.nnz} leaves less than one weight a class: it can be {least:.4g} at the least.")
+        if last >= first:
+            return []
+        counts = {round(first * (last / first) ** (i / (num_points - 1))) for i in range(1, num_points)}
+        return [Goal(count, each) for count in sorted(counts, reverse=True)]
+
+    def choose(self, points: list[SparsePoint]) -> int:
+        """The last point, or the sparsest that loses at most the drop against the first."""
+        if self.nnz is not None or self.features_per_class is not None:
+            return len(points) - 1
+        drop = DEFAULT_DROP if self.max_accuracy_drop is None else self.max_accuracy_drop
+        return max(i for i, point in enumerate(points) if point.accuracy >= points[0].accuracy - drop - 1e-9)
+
+
+def sparsify(
+    model: nn.Module,
+    train_loader: Any,
+    val_loader: Any = None,
+    *,
+    nnz: float | None = None,
+    features_per_class: int | None = None,
+    max_accuracy_drop: float | None = None,
+    num_points: int = 20,
+    mode: Mode = "prune",
+    batch_size: int = 256,
+    seed: int = 0,
+    progress: bool | None = None,
+    keep: Callable[[SparsePath], None] | None = None,
+) -> SparsePath:
+    """Take weights out of a model's decision layer, step by step: a path of models from dense to a few weights a class.
+
+    Every example passes the backbone once; it is not changed, nor is ``model``: ``path.best`` is the chosen model,
+    ``path[i]`` any other. Weights learn from the training examples and half of the validation examples; the other half
+    chooses, fits the scale of the logits and measures.
+
+    Args:
+        model: a model with a :class:`bndl.DecisionLayer`, converted or trained, or the layer itself (on features).
+        train_loader: batches (inputs, labels) or dicts with ``labels``; also a data set.
+        val_loader: examples that the backbone has not seen. Left out, a fifth of the training data is held out.
+        nnz: target: at most this share of the weights in use.
+        features_per_class: target: at most so many weights for each class.
+        max_accuracy_drop: target: the sparsest point whose accuracy is at most this much below the first one's; 0.01,
+            one point, is what happens without a target.
+        num_points: how many points, the given model included, evenly in the logarithm of nnz, down to the target or to
+            one weight a class.
+        mode: ``"prune"``: see :mod:`bndl.sparsify.walk`. ``"threshold"``: the paper's ``ReLU(w - alpha)`` of the dense
+            weights for rising alpha, each followed by the same fit.
+        batch_size: examples of a data set that pass the backbone together.
+        seed: the same seed gives the same bits.
+        progress: whether to show bars; None: when it takes long and there is a terminal.
+        keep: is given the path so far after each point, for those who may be interrupted.
+    """
+    target = Target(nnz, features_per_class, max_accuracy_drop)
+    if mode not in get_args(Mode):
+        raise InputError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}.")
+    started, layer = time.monotonic(), find_layer(model)
+    goals = target.goals(layer, num_points)
+    train = extract(model, train_loader, batch_size=batch_size, progress=progress)
+    val = None if val_loader is None else extract(model, val_loader, batch_size=batch_size, progress=progress)
+    points: list[SparsePoint] = []
+    for point in track(
+        _Sized(follow(layer, train, val, goals, mode=mode, seed=seed), 1 + len(goals)), "sparsify", progress=progress
+    ):
+        points.append(point)
+        path = SparsePath(tuple(points), target.choose(points), model, mode, time.monotonic() - started)
+        if keep is not None:
+            keep(path)
+    points[path.chosen] = refined(path.point, layer, train, val, seed=seed)
+    path = replace(path, points=tuple(points), seconds=time.monotonic() - started)
+    if keep is not None:
+        keep(path)
+    if path.point.empty_classes:
+        warnings.warn(about_empty(list(path.point.empty_classes)), stacklevel=2)
+    return path
+
+
+class _Sized:
+    """An iterator that knows how long it will be, for a bar."""
+
+    def __init__(self, items: Iterator[SparsePoint], length: int) -> None:
+        self.items, self.length = items, length
+
+    def __iter__(self) -> Iterator[SparsePoint]:
+        return self.items
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def num_weights(layer: DecisionLayer) -> int:
+    """What nnz is a share of: all weights that a decision could use."""
+    return layer.weight.numel() + (0 if layer.dense_map is None else layer.dense_map.weight.numel())
+
+
+def follow(
+    layer: DecisionLayer, train: FeatureSet, val: FeatureSet | None, goals: list[Goal], *, mode: Mode, seed: int = 0
+) -> Iterator[SparsePoint]:
+    """The points: the layer as it is, then one for each goal.
+
+    Args:
+        layer: is not changed.
+        train: features to learn from.
+        val: features that the backbone has not seen, or None.
+        goals: decreasing numbers of weights.
+        mode: see :func:`sparsify`.
+        seed: of everything random.
+    """
+    generator = torch.Generator(layer.weight.device).manual_seed(seed)
+    fitting, judge = _parts(train, val, generator)
+    dense = copy.deepcopy(layer).eval().requires_grad_(True)
+    with torch.enable_grad():
+        calibrate(dense, judge if val is None else val, generator=generator)
+    dense.requires_grad_(False)
+    yield _measured(dense, judge, seed=seed)
+    if not goals:
+        return
+    start, pool = Head.of(dense), Pool.of(dense, fitting, generator=generator)
+    judged = Pool.of(dense, [judge], generator=generator)
+    heads = (
+        sweep(start, pool, goals, generator=generator)
+        if mode == "threshold"
+        else walk(start, pool, (judged.theta, judged.labels), goals, generator=generator)
+    )
+    quieter = 1.0
+    for head in heads:
+        sparse = copy.deepcopy(dense)
+        _write(sparse, head)
+        quieter = tune_noise(sparse, judge, start=quieter, generator=generator)
+        yield _measured(sparse, judge, seed=seed)
+
+
+def refined(
+    point: SparsePoint, layer: DecisionLayer, train: FeatureSet, val: FeatureSet | None, *, seed: int = 0
+) -> SparsePoint:
+    """The point with a noise of its own (:func:`bndl.calibrate.calibrate`), where that predicts better."""
+    generator = torch.Generator(layer.weight.device).manual_seed(seed)
+    judge = _parts(train, val, generator)[1]
+    sparse = copy.deepcopy(layer).eval().requires_grad_(True)
+    sparse.load_state_dict(point.state)
+    with torch.enable_grad():
+        calibrate(sparse, judge, generator=generator)
+    found = _measured(sparse.requires_grad_(False), judge, seed=seed)
+    return found if found.nll < point.nll and found.weights == point.weights else point
+
+
+def _parts(
+    train: FeatureSet, val: FeatureSet | None, generator: torch.Generator
+) -> tuple[list[FeatureSet], FeatureSet]:
+    """What to learn from, and what to judge by."""
+    if val is None:
+        rows, judge = hold_out(train, generator)
+        return [train.take(rows)], judge
+    order = torch.randperm(len(val), generator=generator, device=generator.device)
+    order = order[val.labels.to(order.device)[order].argsort(stable=True)]
+    return ([train, val.take(order[1::2])], val.take(order[::2])) if len(val) > 1 else ([train], val)
+
+
+@torch.no_grad()
+def _write(layer: DecisionLayer, head: Head) -> None:
+    layer.weight.copy_(head.weight + layer.alpha_phi)
+    if layer.bias is not None:
+        layer.bias.copy_(head.bias)
+
+
+@torch.no_grad()
+def _measured(layer: DecisionLayer, data: FeatureSet, *, seed: int) -> SparsePoint:
+    S = max(20, min(200, _MEASURED // (len(data) * layer.weight.numel())))
+    decider = Decider(layer, num_samples=S, seed=seed)
+    parts = [decider(block.to(layer.weight)) for block in data.features.split(1024)]
+    probs, labels = torch.cat([part.probs for part in parts]), data.labels.cpu()
+    right = torch.cat([part.labels for part in parts]) == labels
+    active = int((layer.weight - layer.alpha_phi > ACTIVE_ABOVE).sum())
+    return SparsePoint(
+        nnz=layer.num_weights() / num_weights(layer),
+        weights=layer.num_weights(),
+        weights_per_class=active / layer.out_features,
+        accuracy=float(right.double().mean()),
+        nll=float(negative_log_likelihood(probs, labels)),
+        ece=float(expected_calibration_error(probs, labels)),
+        empty_classes=tuple(layer.empty_classes()),
+        state={name: tensor.detach().clone() for name, tensor in layer.state_dict().items()},
+    )

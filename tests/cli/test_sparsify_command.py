@@ -1,0 +1,97 @@
+"""``bndl sparsify`` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import bndl
+from bndl.cli import main
+from bndl.layer import DecisionLayer
+from bndl.train import load_run
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+RECORD = {
+    "about": "a test",
+    "needs": {"data": "digits", "hours": "0", "machine": "any"},
+    "data": {"name": "digits", "val": 0.2},
+    "model": {"backbone": "small-cnn", "width": 4},
+    "train": {"epochs": 1, "batch_size": 256},
+}
+QUICK = ("--num-points", "3")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    base = tmp_path_factory.mktemp("runs")
+    (base / "tiny.yaml").write_text(yaml.safe_dump(RECORD))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bndl.calibrate._STEPS", 20)
+        for head in ("dense", "bndl", "belief-matching"):
+            options = ["--set", f"model.head={head}", "--out", str(base / head)]
+            assert main(["train", str(base / "tiny.yaml"), *options]) == 0
+        yield base
+
+
+def refused(capsys, *args: str) -> str:
+    """What a command that is refused says: one sentence, nothing on standard output."""
+    assert main(["sparsify", *args]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("bndl: ")
+    assert len(err.strip().splitlines()) == 1
+    return err
+
+
+@pytest.mark.parametrize("head", ["dense", "bndl"])
+def test_a_run_becomes_a_sparse_model_with_its_path(capsys, runs, tmp_path, head):
+    assert main(["sparsify", str(runs / head), "--nnz", "0.2", *QUICK, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "weights a class" in out
+    assert "chosen" in out
+    assert {file.name for file in tmp_path.iterdir()} == {"model.safetensors", "path.json", "path.png"}
+    record = json.loads((tmp_path / "path.json").read_text())
+    assert record["points"][record["chosen"]]["nnz"] <= 0.2
+    backbone = load_run(runs / "dense").model
+    model = bndl.load(tmp_path / "model.safetensors", backbone=backbone)
+    layer = next(module for module in model.modules() if isinstance(module, DecisionLayer))
+    assert layer.num_weights() == record["points"][-1]["weights"]
+
+
+def test_json_is_the_record_and_nothing_else(capsys, runs, tmp_path):
+    arguments = [str(runs / "bndl"), "--features-per-class", "2", *QUICK, "--out", str(tmp_path), "--json"]
+    assert main(["sparsify", *arguments]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"folder": str(tmp_path), **json.loads((tmp_path / "path.json").read_text())}
+    assert printed["points"][-1]["weights_per_class"] <= 2
+
+
+def test_an_interrupt_keeps_the_points_that_were_done(capsys, runs, tmp_path, monkeypatch):
+    from bndl.sparsify import run
+
+    measured, done = run._measured, []
+
+    def interrupted(*args, **kwargs):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(1)
+        return measured(*args, **kwargs)
+
+    monkeypatch.setattr(run, "_measured", interrupted)
+    assert main(["sparsify", str(runs / "bndl"), "--num-points", "5", "--out", str(tmp_path)]) == 130
+    assert "interrupted after 2 points" in capsys.readouterr().err
+    assert len(json.loads((tmp_path / "path.json").read_text())["points"]) == 2
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+def test_what_cannot_be_done_is_said_in_one_sentence(capsys, runs, tmp_path):
+    assert "one target" in refused(capsys, str(runs / "bndl"), "--nnz", "0.1", "--features-per-class", "3")
+    assert "share of the weights" in refused(capsys, str(runs / "bndl"), "--nnz", "7")
+    assert "less than one weight a class" in refused(capsys, str(runs / "bndl"), "--nnz", "1e-6")
+    assert "at least two points" in refused(capsys, str(runs / "bndl"), "--num-points", "1")
+    assert "belief-matching head" in refused(capsys, str(runs / "belief-matching"))
+    assert str(Path("nothing")) in refused(capsys, "nothing")
+    (tmp_path / "file").write_text("")
+    assert "another --out" in refused(capsys, str(runs / "bndl"), "--out", str(tmp_path / "file" / "x"))

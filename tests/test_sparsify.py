@@ -1,0 +1,334 @@
+"""From dense to a handful of weights: what is counted, what is chosen, what is kept."""
+
+import warnings
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import bndl
+from bndl.features import FeatureSet
+from bndl.layer import ACTIVE_ABOVE, DecisionLayer
+from bndl.sparsify import noise, refit, walk
+from bndl.sparsify.refit import Head, Pool
+from bndl.sparsify.walk import Goal
+
+C, HIDDEN = 10, 48
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_calibration():
+    """Shapes that are nearly right will do here, and take a tenth of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bndl.calibrate._STEPS", 20)
+        yield
+
+
+@pytest.fixture(scope="module")
+def digits():
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    return [TensorDataset(x[rows], y[rows]) for rows in order.split([1000, 400, 397])]
+
+
+@pytest.fixture(scope="module")
+def network(digits):
+    """A small network that knows its digits."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, C))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    x, y = digits[0].tensors
+    for _ in range(150):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return bndl.convert(model)
+
+
+@pytest.fixture(scope="module")
+def path(network, digits):
+    return bndl.sparsify(network, digits[0], digits[1], num_points=8)
+
+
+def layer_of(model):
+    return next(module for module in model.modules() if isinstance(module, DecisionLayer))
+
+
+def accuracy(model, data):
+    x, y = data.tensors
+    return float((model.eval()(x).argmax(1) == y).float().mean())
+
+
+# ---------------------------------------------------------------------------------------------------------------- the path
+
+
+def test_goes_from_dense_to_one_weight_a_class_and_counts_what_is_there(path):
+    shares = [point.nnz for point in path.points]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == pytest.approx(1 / HIDDEN)
+    for model, point in zip(path, path.points, strict=True):
+        layer = layer_of(model)
+        active = int((layer.weight - layer.alpha_phi > ACTIVE_ABOVE).sum())
+        assert point.weights == active == layer.num_weights()
+        assert point.nnz == active / layer.weight.numel()
+        assert point.weights_per_class == active / C
+        assert point.empty_classes == ()
+        assert (layer.phi().mean.max(dim=1).values > ACTIVE_ABOVE).all()
+
+
+def test_keeps_the_accuracy_on_data_that_it_never_saw(path, network, digits):
+    dense = accuracy(network, digits[2])
+    tenth = path[path.at(0.15)]
+    assert layer_of(tenth).num_weights() <= 0.15 * C * HIDDEN
+    assert accuracy(tenth, digits[2]) > dense - 0.05
+    few = next(i for i, point in enumerate(path.points) if point.weights_per_class < 3)
+    assert accuracy(path[few], digits[2]) > 0.6
+
+
+def test_beats_the_papers_threshold_where_weights_are_few(path, network, digits):
+    swept = bndl.sparsify(network, digits[0], digits[1], num_points=8, mode="threshold")
+    few = path.at(0.1)
+    other = swept[swept.at(path.points[few].nnz * 1.2)]
+    assert accuracy(path[few], digits[2]) > accuracy(other, digits[2]) + 0.02
+
+
+def test_the_figures_are_those_of_the_models(path, digits):
+    for index in (0, path.chosen):
+        point, found = path.points[index], bndl.predict(path[index], digits[1].tensors[0])
+        right = float((found.labels == digits[1].tensors[1]).float().mean())
+        assert point.accuracy == pytest.approx(right, abs=0.05)  # on half of these
+        assert 0 < point.ece < 0.1
+
+
+def test_leaves_the_given_model_as_it_was_and_shares_its_backbone(network, path, digits):
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    model = path.best
+    assert model is not network
+    assert model[0].weight is network[0].weight
+    assert layer_of(model).weight is not layer_of(network).weight
+    with torch.no_grad():
+        layer_of(model).weight.zero_()
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    assert layer_of(path.best).num_weights() == path.point.weights
+
+
+def test_the_same_seed_gives_the_same_bits(network, digits):
+    first, second = (bndl.sparsify(network, digits[0], digits[1], nnz=0.1, num_points=3, seed=3) for _ in range(2))
+    assert first.points == second.points
+    for one, other in zip(first.points, second.points, strict=True):
+        assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
+    other = bndl.sparsify(network, digits[0], digits[1], nnz=0.1, num_points=3, seed=4)
+    assert not torch.equal(other.points[-1].state["weight"], first.points[-1].state["weight"])
+
+
+def test_is_deaf_to_the_global_seed_and_leaves_it_alone(network, digits):
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    bndl.sparsify(network, digits[0], digits[1], nnz=0.3, num_points=2)
+    assert torch.equal(torch.rand(1), expected)
+
+
+# -------------------------------------------------------------------------------------------------------------- the targets
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.03])
+def test_a_share_is_reached_and_not_missed_by_much(network, digits, share):
+    path = bndl.sparsify(network, digits[0], digits[1], nnz=share, num_points=5)
+    assert 0.7 * share <= path.point.nnz <= share
+    assert path.chosen == len(path) - 1
+    assert layer_of(path.best).num_weights() == path.point.weights
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_no_class_has_more_features_than_asked_for_and_each_has_one(network, digits, number):
+    path = bndl.sparsify(network, digits[0], digits[1], features_per_class=number, num_points=5)
+    each = (layer_of(path.best).phi().mean > ACTIVE_ABOVE).sum(dim=1)
+    assert each.max() == number
+    assert each.min() >= 1
+
+
+def test_the_drop_picks_the_sparsest_that_is_good_enough(path, network, digits):
+    assert path.point.accuracy >= path.points[0].accuracy - 0.01
+    assert all(point.accuracy < path.points[0].accuracy - 0.01 for point in path.points[path.chosen + 1 :])
+    strict = bndl.sparsify(network, digits[0], digits[1], num_points=8, max_accuracy_drop=0.2)
+    assert strict.chosen >= path.chosen
+    assert strict.point.nnz < 0.1
+
+
+def test_a_model_that_is_sparse_already_comes_back_as_it_is(network, digits):
+    sparse = bndl.sparsify(network, digits[0], digits[1], nnz=0.1, num_points=3).best
+    again = bndl.sparsify(sparse, digits[0], digits[1], nnz=0.2)
+    assert len(again) == 1
+    assert again.point.weights == layer_of(sparse).num_weights()
+    on = bndl.sparsify(sparse, digits[0], digits[1], nnz=0.05, num_points=3)
+    assert on.point.nnz <= 0.05
+
+
+# --------------------------------------------------------------------------------------------------- all kinds of layers
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"features": "signed"},
+        {"theta_shape": "sample"},
+        {"phi_shape": "entry", "theta_shape": "entry"},
+        {"alpha_phi": 0.3},
+        {"dense_map": True},
+    ],
+    ids=str,
+)
+def test_every_kind_of_layer(digits, settings):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, C))
+    model = bndl.convert(model, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = bndl.sparsify(model, digits[0], digits[1], num_points=3, nnz=0.2)
+    assert path.point.nnz <= 0.2
+    assert path.points[-1].nnz < path.points[0].nnz
+    assert bndl.predict(path.best, digits[2].tensors[0]).probs.isfinite().all()
+
+
+def test_takes_features_loaders_and_no_validation_data(network, digits):
+    hidden = [network[1](network[0](data.tensors[0])).detach() for data in digits]
+    sets = [FeatureSet(h, data.tensors[1]) for h, data in zip(hidden, digits, strict=True)]
+    path = bndl.sparsify(layer_of(network), sets[0], sets[1], nnz=0.2, num_points=2)
+    loaded = bndl.sparsify(network, DataLoader(digits[0], 100), DataLoader(digits[1], 100), nnz=0.2, num_points=2)
+    assert loaded.point.accuracy == pytest.approx(path.point.accuracy, abs=0.02)
+    alone = bndl.sparsify(network, digits[0], nnz=0.2, num_points=2)
+    assert alone.point.nnz <= 0.2
+
+
+def test_a_layer_without_a_bias_gets_none(digits):
+    torch.manual_seed(0)
+    model = bndl.convert(nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, C, bias=False)))
+    path = bndl.sparsify(model, digits[0], digits[1], nnz=0.3, num_points=2)
+    assert layer_of(path.best).bias is None
+
+
+# ------------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"nnz": 0.1, "features_per_class": 3}, "one target, not 2"),
+        ({"nnz": 1.5}, "share of the weights"),
+        ({"nnz": 0.001}, "less than one weight a class"),
+        ({"features_per_class": 0}, "at least 1"),
+        ({"max_accuracy_drop": 2}, "0.01 for one point"),
+        ({"num_points": 1}, "at least two points"),
+        ({"mode": "magic"}, "prune, threshold"),
+    ],
+)
+def test_what_is_impossible_is_said_before_any_work(network, options, words):
+    with pytest.raises(bndl.InputError, match=words):
+        bndl.sparsify(network, "never read", **options)
+
+
+def test_wrong_data_are_said(network, digits):
+    x, y = digits[0].tensors
+    with pytest.raises(bndl.HeadError, match=r"bndl\.convert"):
+        bndl.sparsify(nn.Linear(64, 10), digits[0])
+    with pytest.raises(bndl.InputError, match="empty"):
+        bndl.sparsify(network, [])
+    with pytest.raises(bndl.InputError, match=r"0\.\.9"):
+        bndl.sparsify(network, [(x, y + 5)])
+
+
+def test_points_that_are_not_there(path):
+    with pytest.raises(IndexError, match="8 points"):
+        path[len(path)]
+    with pytest.raises(bndl.InputError, match="nnz=1e-05"):
+        path.at(1e-5)
+
+
+def test_what_was_done_is_kept_when_interrupted(network, digits):
+    kept = []
+
+    def stop_at_three(so_far):
+        kept.append(so_far)
+        if len(so_far) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bndl.sparsify(network, digits[0], digits[1], num_points=6, keep=stop_at_three)
+    assert [len(so_far) for so_far in kept] == [1, 2, 3]
+    assert layer_of(kept[-1][2]).num_weights() == kept[-1].points[2].weights
+
+
+# ----------------------------------------------------------------------------------------------------------------- the parts
+
+
+def pool_of(network, digits):
+    layer = layer_of(network)
+    h = network[1](network[0](digits[0].tensors[0])).detach()
+    return Head.of(layer), Pool.of(layer, [FeatureSet(h, digits[0].tensors[1])], generator=torch.Generator())
+
+
+def test_curvature_is_that_of_the_loss_with_a_bias_that_gives_way(network, digits):
+    head, pool = pool_of(network, digits)
+    weight = head.weight.clone().double().requires_grad_()
+    theta = pool.theta.double()
+
+    def loss(weight):
+        return nn.functional.cross_entropy(theta @ weight.t() + head.bias, pool.labels)
+
+    gradient = torch.autograd.grad(loss(weight), weight)[0]
+    found, curvature = refit.slopes(head, pool)
+    assert torch.allclose(found.double(), gradient, atol=1e-4)
+    c, k = 3, int(head.weight[3].argmax())
+    probs = (theta @ weight.t() + head.bias).softmax(1)[:, c].detach()
+    centred = theta[:, k] - theta[:, k].mean()
+    assert float(curvature[c, k]) == pytest.approx(float((probs * (1 - probs) * centred.square()).mean()), rel=1e-3)
+
+
+def test_a_fit_moves_only_what_it_may_and_lowers_the_loss(network, digits):
+    head, pool = pool_of(network, digits)
+    mask = Goal(100).keep(head.weight)
+    cut = Head(head.weight * mask, head.bias)
+    found = refit.refit(cut, mask, pool, passes=3, generator=torch.Generator().manual_seed(0))
+    assert (found.weight[~mask] == 0).all()
+    assert (found.weight >= 0).all()
+    assert pool.loss(found) < pool.loss(cut)
+
+
+def test_a_goal_keeps_the_best_and_one_of_each_class():
+    score = torch.rand(5, 20, generator=torch.Generator().manual_seed(0))
+    score[2] *= 1e-3
+    mask = Goal(12).keep(score)
+    assert mask.sum() == 12
+    assert mask[2].sum() == 1
+    assert mask[2, score[2].argmax()]
+    others = torch.cat([score[:2], score[3:]])
+    assert others[torch.cat([mask[:2], mask[3:]])].min() > others[~torch.cat([mask[:2], mask[3:]])].max()
+    assert (Goal(3, each=True).keep(score).sum(dim=1) == 3).all()
+
+
+def test_the_shift_leaves_predictions_and_removes_half():
+    torch.manual_seed(0)
+    weight = torch.rand(9, 30)
+    shifted = walk._shifted(Head(weight, torch.zeros(9)), 0.1)
+    assert float((shifted.weight > 0).float().mean()) == pytest.approx(4 / 9)
+    kept = shifted.weight > 0
+    assert torch.allclose((weight - shifted.weight)[kept], weight.median(dim=0).values.expand(9, -1)[kept])
+
+
+def test_less_noise_where_a_decision_rests_on_little():
+    generator = torch.Generator().manual_seed(0)
+    layer = DecisionLayer(4, 4, init_shape=1.0)
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(4) * 3)
+    h = torch.eye(4).repeat(100, 1) * 3 + torch.rand(400, 4, generator=generator)
+    data = FeatureSet(h, torch.arange(4).repeat(100))
+    before = layer.phi().shape.clone()
+    decisions = layer.eval()(h).argmax(1)
+    factor = noise.tune_noise(layer, data, generator=generator)
+    assert factor > 1
+    assert torch.allclose(layer.phi().shape, before * factor, rtol=1e-3)
+    assert torch.equal(layer(h).argmax(1), decisions)
