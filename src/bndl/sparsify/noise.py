@@ -21,8 +21,8 @@ from bndl.layer import DecisionLayer
 
 __all__ = ["tune_noise"]
 
-_DRAWS = 12
-_ROWS = 1500  # examples
+_DRAWS = 8
+_ROWS = 1000  # examples
 _QUIETER = 1.5  # from one factor to the next
 _MOST = 50.0
 _LARGEST = 1e4  # a shape

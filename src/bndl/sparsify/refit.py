@@ -21,7 +21,7 @@ from bndl.layer import DecisionLayer
 __all__ = ["Head", "Pool", "refit", "slopes"]
 
 _BATCH = 512
-_VISITS = 50_000  # examples a pass, at most
+_VISITS = 25_000  # examples a pass, at most
 _LEAST_STEPS = 25  # a pass
 _RATE = 0.02
 _RIDGE = 20  # lambda times N: a normal prior on each u

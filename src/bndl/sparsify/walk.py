@@ -9,7 +9,7 @@ above what it gives to most classes. From there weights go in steps, those first
 each step followed by a fit of the rest. At each point of the path some weights are then exchanged for others whose slope
 asks most to come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. Two walkers go side by side, one fitted
 to the labels and one to what the dense head says; what predicts examples best that neither has learnt from is the point,
-and both go on from there.
+and both go on from there. The paper's threshold (:func:`sweep`) is a third candidate, where it leaves no class empty.
 """
 
 import math
@@ -29,7 +29,8 @@ _STEP = 0.7  # weights that a step leaves, at least
 _SHORT, _LONG = 1, 2  # passes after a step, and after the last step to a point
 _EXCHANGES = 3  # a point
 _EXCHANGED = 0.2  # of the weights, in the first exchange; less after one that failed
-_FEW = 4  # weights a class: from here down a good exchange is worth looking for longer
+_FEW = 4  # weights a class: from here down a good exchange is looked for longer
+_HANDFUL = 128  # weights in all: and from here down much longer, with longer fits, as each counts
 _HALF = 0.5
 _LEAST = 1e-2  # of a class's last weight, times the feature's root mean square
 
@@ -81,7 +82,8 @@ def walk(
         share = goal.share(*start.weight.size())
         source = _shifted(start, share) if now is None or share >= _HALF else now
         found = [_step(source, goal, own, generator=generator) for own in pools]
-        found += sweep(start, pools[1], [goal], generator=generator)
+        swept = sweep(start, pools[1], [goal], generator=generator)
+        found += [head for head in swept if (head.weight > 0).any(dim=1).all()]
         now = min(found, key=lambda head: _judged(head, judge))
         yield now
 
@@ -134,14 +136,14 @@ def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: t
     """
     if len(pool.labels) < mask.numel():
         return head
-    few = int(mask.sum()) <= _FEW * len(mask)
     size, loss, failed = _EXCHANGED, pool.loss(head), torch.zeros_like(mask)
-    for _ in range(_EXCHANGES * (3 if few else 1)):
+    count = int(mask.sum())
+    for _ in range(_EXCHANGES * (6 if count <= _HANDFUL else 2 if count <= _FEW * len(mask) else 1)):
         gradient, curvature = slopes(head, pool)
         cost = torch.where(mask, 0.5 * curvature * head.weight.square(), -math.inf)
         asks = ~mask & (gradient < 0) & (curvature > 0) & ~failed
         gain = torch.where(asks, 0.5 * gradient.square() / curvature.clamp_min(1e-6), -math.inf)
-        number = min(max(1, int(size * int(mask.sum()))), int(asks.sum()))
+        number = min(max(1, int(size * count)), int(asks.sum()))
         best = gain.flatten().topk(number)
         worth = best.values > cost[mask].sort().values[:number]
         if not worth.any():
@@ -158,6 +160,7 @@ def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: t
 
 def _fitted(head: Head, mask: Tensor, pool: Pool, *, passes: int, generator: torch.Generator) -> Head:
     """The weights under the mask, fitted; a class that would lose its last one keeps the largest it had, small."""
+    passes *= 4 if int(mask.sum()) <= _HANDFUL else 1
     found = refit(head, mask, pool, passes=passes, generator=generator)
     empty = ~(found.weight > 0).any(dim=1) & mask.any(dim=1)
     if not empty.any():
