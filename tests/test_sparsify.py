@@ -1,6 +1,7 @@
 """From dense to a handful of weights: what is counted, what is chosen, what is kept."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,10 +20,12 @@ C, HIDDEN = 10, 48
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short_calibration():
-    """Shapes that are nearly right will do here, and take a tenth of the time."""
+def quick():
+    """Shapes that are nearly right and few second thoughts will do here, and take a tenth of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bndl.calibrate._STEPS", 20)
+        patch.setattr(walk, "_HANDFUL", 0)
+        patch.setattr(walk, "_EXCHANGES", 1)
         yield
 
 
@@ -308,6 +311,23 @@ def test_a_goal_keeps_the_best_and_one_of_each_class():
     others = torch.cat([score[:2], score[3:]])
     assert others[torch.cat([mask[:2], mask[3:]])].min() > others[~torch.cat([mask[:2], mask[3:]])].max()
     assert (Goal(3, each=True).keep(score).sum(dim=1) == 3).all()
+
+
+def test_an_exchange_mends_a_bad_choice(network, digits, monkeypatch):
+    monkeypatch.setattr(walk, "_EXCHANGES", 6)
+    head, pool = pool_of(network, digits)
+    generator = torch.Generator().manual_seed(0)
+    mask = Goal(40).keep(torch.rand(head.weight.size(), generator=generator))  # at random
+    bad = walk._fitted(Head(head.weight * mask, head.bias), mask, pool, passes=2, generator=generator)
+    mended = walk._exchanged(bad, mask, Goal(40), pool, generator=generator)
+    assert int((mended.weight > 0).sum()) <= 40
+    assert pool.loss(mended) < 0.7 * pool.loss(bad)
+
+
+def test_nothing_is_exchanged_with_fewer_examples_than_weights(network, digits):
+    head, pool = pool_of(network, digits)
+    few = replace(pool, theta=pool.theta[:400], labels=pool.labels[:400])
+    assert walk._exchanged(head, head.weight > 0, Goal(40), few, generator=torch.Generator()) is head
 
 
 def test_the_shift_leaves_predictions_and_removes_half():

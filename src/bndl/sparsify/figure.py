@@ -24,6 +24,8 @@ def draw(path: SparsePath, file: str | os.PathLike[str]) -> Path:
     for axis, (name, heading, factor) in zip(figure.subplots(1, 3), panels, strict=True):
         _panel(axis, path, [factor * getattr(point, name) for point in path.points])
         axis.set_title(heading, fontsize=10, loc="left")
+        if name == "ece":
+            axis.set_ylim(bottom=0)
     figure.tight_layout()
     file = Path(file)
     with replacing(file) as temporary:

@@ -9,7 +9,8 @@ above what it gives to most classes. From there weights go in steps, those first
 each step followed by a fit of the rest. At each point of the path some weights are then exchanged for others whose slope
 asks most to come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. Two walkers go side by side, one fitted
 to the labels and one to what the dense head says; what predicts examples best that neither has learnt from is the point,
-and both go on from there. The paper's threshold (:func:`sweep`) is a third candidate, where it leaves no class empty.
+and both go on from there. The paper's threshold (:func:`sweep`) is a third candidate, down to 2 % of the weights
+and where it leaves no class empty.
 """
 
 import math
@@ -32,6 +33,7 @@ _EXCHANGED = 0.2  # of the weights, in the first exchange; less after one that f
 _FEW = 4  # weights a class: from here down a good exchange is looked for longer
 _HANDFUL = 128  # weights in all: and from here down much longer, with longer fits, as each counts
 _HALF = 0.5
+_SWEPT = 0.02  # share of the weights down to which the paper's threshold is a candidate
 _LEAST = 1e-2  # of a class's last weight, times the feature's root mean square
 
 
@@ -82,7 +84,7 @@ def walk(
         share = goal.share(*start.weight.size())
         source = _shifted(start, share) if now is None or share >= _HALF else now
         found = [_step(source, goal, own, generator=generator) for own in pools]
-        swept = sweep(start, pools[1], [goal], generator=generator)
+        swept = sweep(start, pools[1], [goal] if share >= _SWEPT else [], generator=generator)
         found += [head for head in swept if (head.weight > 0).any(dim=1).all()]
         now = min(found, key=lambda head: _judged(head, judge))
         yield now
@@ -160,7 +162,7 @@ def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: t
 
 def _fitted(head: Head, mask: Tensor, pool: Pool, *, passes: int, generator: torch.Generator) -> Head:
     """The weights under the mask, fitted; a class that would lose its last one keeps the largest it had, small."""
-    passes *= 4 if int(mask.sum()) <= _HANDFUL else 1
+    passes *= 4 if int(mask.sum()) <= _HANDFUL and len(pool.labels) >= mask.numel() else 1
     found = refit(head, mask, pool, passes=passes, generator=generator)
     empty = ~(found.weight > 0).any(dim=1) & mask.any(dim=1)
     if not empty.any():
