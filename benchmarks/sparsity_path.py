@@ -5,8 +5,8 @@
 The features are those of the pretrained CIFAR-100 ResNet-32 (256 of them, as they are) and 256 random non-negative mixtures
 of them, ReLU(z R) of the standardised z; the dense head is fitted to all 512. Both paths learn from the same training
 features in one process, one after the other. Printed is processor time, which a busy machine disturbs least: all of ours
-(the calibration of the dense and of the chosen head, choosing on validation features, the noise of each point), and of glm_saga
-its steps alone. In the few epochs a penalty that it is given here it does not converge: more raise its time in
+(the calibration of the dense and of the chosen head, choosing on validation features, the noise of each point), and of
+glm_saga its steps alone. In the few epochs a penalty that it is given here it does not converge: more raise its time in
 proportion. Accuracies are those of the test half at the same number of weights, glm_saga's interpolated in the logarithm.
 """
 
