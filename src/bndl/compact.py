@@ -126,6 +126,11 @@ class CompactLayer(DecisionLayer):
         """The arguments that build an equal layer; which features are kept is in the state dict."""
         return {**super().settings, "num_kept": self.num_features}
 
+    def all_weights(self) -> int:
+        """How many a decision could use in the layer that this one was made from."""
+        K = self.total_features
+        return K * self.out_features + (0 if self.dense_map is None else K * K)
+
     def reset_parameters(self) -> None:
         """Refused: a new start needs all features."""
         if "kept" in self._buffers:

@@ -21,6 +21,7 @@ __all__ = ["Epoch", "Kept", "Task", "train_weights"]
 
 _WARM_UP = 0.1  # share of the steps over which the learning rate and beta rise
 _QUIET = 50.0  # the Weibull shape while weights learn: more noise costs accuracy, and is fitted afterwards anyhow
+_FEWEST = 10  # validation examples without which the start is kept, whatever they say
 _PATIENCE = 3  # epochs in a row that are no better than the best so far
 
 
@@ -143,5 +144,7 @@ def _epoch(
 
 def _is_clearly_better(losses: Tensor, start: Tensor) -> bool:
     """Whether the mean fell by more than two standard errors: a pretrained head is not given up for noise."""
+    if len(losses) < _FEWEST:
+        return False
     gain = start - losses
     return bool(gain.mean() > 2 * gain.std(correction=0) / math.sqrt(len(gain)))

@@ -253,6 +253,10 @@ class DecisionLayer(nn.Module):
         count = int((self.weight - self.alpha_phi > ACTIVE_ABOVE).sum())
         return count + (0 if self.dense_map is None else int((self.dense_map.weight.abs() > ACTIVE_ABOVE).sum()))
 
+    def all_weights(self) -> int:
+        """How many a decision could use: what :meth:`num_weights` is a share of."""
+        return self.weight.numel() + (0 if self.dense_map is None else self.dense_map.weight.numel())
+
     @torch.no_grad()
     def empty_classes(self) -> list[int]:
         """Classes that lost all their weights: their logit is a constant, no feature can speak for them."""

@@ -215,7 +215,7 @@ class Decider:
         else:
             flip = flip_probability(mean, aleatoric + epistemic)
             p_value = t_test(mean, aleatoric + epistemic)
-            if self.against == "all":  # at the mean logits, and for what is reported as more likely than not
+            if self.against == "all" and self.layer.out_features > 2:  # of two classes they are the same test
                 likely = probs.gather(1, torch.cat([tile.first for tile in tiles])[:, None])[:, 0] > 0.5
                 p_value = torch.where(likely, odds_test(log_odds, log_odds_variance), 1.0)
         padded = Prediction(

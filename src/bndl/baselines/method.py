@@ -46,9 +46,8 @@ class Size:
     @classmethod
     def of_layer(cls, layer: DecisionLayer) -> "Size":
         """Of a decision layer: the weights of a dense map count, the map of its shapes does not decide."""
-        extra = 0 if layer.dense_map is None else layer.dense_map.weight.numel()
         everything = sum(parameter.numel() for parameter in layer.parameters())
-        return cls(parameters=everything, active=layer.num_weights(), weights=layer.weight.numel() + extra)
+        return cls(parameters=everything, active=layer.num_weights(), weights=layer.all_weights())
 
     @property
     def nnz(self) -> float:

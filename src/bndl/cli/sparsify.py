@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     from bndl.sparsify import sparsify
     from bndl.sparsify.run import Target
 
+    if args.max_accuracy_drop is not None and not 0 <= args.max_accuracy_drop < 100:
+        raise InputError(f"--max-accuracy-drop is in points of accuracy, such as 1, got {args.max_accuracy_drop:g}.")
     drop = None if args.max_accuracy_drop is None else args.max_accuracy_drop / 100
     target = Target(args.nnz, args.features_per_class, drop)
     model, parts = _subject(args.folder)

@@ -70,7 +70,6 @@ def _count(model: nn.Module) -> tuple[int, int, int]:
     """Active weights, all weights, classes."""
     if any(isinstance(module, DecisionLayer) for module in model.modules()):
         layer = find_layer(model)
-        dense = 0 if layer.dense_map is None else layer.dense_map.weight.numel()
-        return layer.num_weights(), layer.weight.numel() + dense, layer.out_features
+        return layer.num_weights(), layer.all_weights(), layer.out_features
     linear = find_linear(model)[1]
     return int((linear.weight.abs() > ACTIVE_ABOVE).sum()), linear.weight.numel(), linear.out_features

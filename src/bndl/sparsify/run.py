@@ -123,9 +123,20 @@ def sparsify(
     if mode not in get_args(Mode):
         raise InputError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}.")
     started, layer = time.monotonic(), find_layer(model)
+    if layer.weight.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"sparsify works in float32, the decision layer is in {layer.weight.dtype}: call model.float() first."
+        )
     goals = target.goals(layer, num_points)
     train = extract(model, train_loader, batch_size=batch_size, progress=progress)
     val = None if val_loader is None else extract(model, val_loader, batch_size=batch_size, progress=progress)
+    unseen = sorted(set(range(layer.out_features)) - set(train.labels.unique().tolist()))
+    if unseen:
+        warnings.warn(
+            f"class {', '.join(map(str, unseen))} has no training example, so its weights go first and nothing here shows "
+            "what that costs: give examples of every class.",
+            stacklevel=2,
+        )
     points: list[SparsePoint] = []
     for point in track(
         _Sized(follow(layer, train, val, goals, mode=mode, seed=seed), 1 + len(goals)), "sparsify", progress=progress
