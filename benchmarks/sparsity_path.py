@@ -91,6 +91,8 @@ def main() -> None:
     for _, other in steps:
         nnz = float((other.weight.abs() > 1e-5).double().mean())
         found.append((nnz, accuracy(other(test.features), test.labels)))
+        spent = time.process_time() - started
+        print(f"  penalty {len(found)}: nnz {nnz:.4f}, accuracy {found[-1][1]:.2%}, {spent:.0f} s", flush=True)
     theirs = time.process_time() - started
     print(
         f"glm_saga: {args.points} penalties, {args.epochs} epochs, {theirs:.0f} s, {time.perf_counter() - clock:.0f} s"

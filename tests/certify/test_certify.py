@@ -169,23 +169,6 @@ def test_a_sample_of_the_rows_is_sound_and_the_same_for_a_seed():
     assert full.num_searched == 3000
 
 
-# --------------------------------------------------------------------------------------------------------- thresholds
-
-
-def test_the_table_has_a_row_for_each_threshold_and_agrees_with_asking():
-    problem = synthetic.CONTROLS["leaking zeros"](0)
-    found = certify_factors(problem.theta, problem.phi)
-    assert len({(own.tolerance, own.rank_tolerance) for own in found.sensitivity}) == len(found.sensitivity) == 9
-    for own in found.sensitivity:
-        limits = {"tolerance": own.tolerance, "rank_tolerance": own.rank_tolerance}
-        asked = certify_factors(problem.theta, problem.phi, **limits, **FAST)
-        assert own.theta_identifiable == len(asked.identifiable)
-        assert own.phi_identifiable == len(asked.identifiable_rows)
-    counts = [own.theta_zeros for own in found.sensitivity if own.rank_tolerance == 1e-6]
-    assert counts == sorted(counts)
-    assert counts[0] == 0 < counts[-1]
-
-
 def test_many_features_are_not_applicable_at_once_and_hold_no_samples():
     theta, phi = torch.rand(400, 300), torch.rand(300, 10)
     found = certify_factors(theta, phi)
@@ -279,10 +262,15 @@ def test_bad_data_are_refused_in_one_sentence(data, words):
     [
         (torch.rand(4, 3), torch.rand(2, 5), r"theta must have dims \(N, 2\)"),
         (torch.rand(4), torch.rand(2, 5), "theta must have dims"),
-        (torch.rand(4, 2), torch.rand(2), "phi must be a matrix"),
+        (torch.rand(4, 2), torch.rand(2), "phi must be a real matrix"),
         (torch.rand(4, 2), torch.zeros(2, 5), "zero throughout"),
         (torch.rand(4, 2), torch.full((2, 5), torch.inf), "phi holds NaN"),
         (torch.rand(4, 2) / 0, torch.rand(2, 5), "theta holds NaN"),
+        (torch.full((4, 2), 1e60, dtype=torch.float64), torch.rand(2, 5), "beyond float32"),
+        (None, torch.rand(2, 5), "theta must be a real matrix"),
+        (torch.rand(4, 2), None, "phi must be a real matrix"),
+        (torch.rand(4, 2) * 1j, torch.rand(2, 5), "theta must be real"),
+        (torch.rand(4, 2), torch.rand(2, 5) * 1j, "phi must be a real matrix"),
     ],
 )
 def test_bad_matrices_are_refused_in_one_sentence(theta, phi, words):
@@ -292,10 +280,31 @@ def test_bad_matrices_are_refused_in_one_sentence(theta, phi, words):
 
 @pytest.mark.parametrize("option", ["tolerance", "rank_tolerance", "min_cosine"])
 def test_thresholds_outside_their_range_are_refused(option):
-    with pytest.raises(bndl.InputError, match=f"{option} must be a number from 0 to below 1"):
-        certify_factors(torch.rand(4, 2), torch.rand(2, 5), **{option: 1.0})
-    with pytest.raises(bndl.InputError, match="max_rows"):
-        certify_factors(torch.rand(4, 2), torch.rand(2, 5), max_rows=0)
+    for value in (1.0, -0.1, float("nan"), "1e-6", None, True, 1j):
+        with pytest.raises(bndl.InputError, match=f"{option} must be a number from .* to below 1"):
+            certify_factors(torch.rand(4, 2), torch.rand(2, 5), **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("max_rows", 0, "max_rows must be a whole number"),
+        ("max_rows", "9", "max_rows must be a whole number"),
+        ("seed", None, "seed must be a whole number"),
+        ("tolerances", (2,), "^tolerances must be a number"),
+        ("tolerances", 1e-3, "^tolerances must be several numbers"),
+        ("rank_tolerances", (2,), "^rank_tolerances must be a number"),
+        ("rank_tolerances", ("x",), "^rank_tolerances must be a number"),
+    ],
+)
+def test_other_options_are_refused_by_their_name(option, value, words):
+    with pytest.raises(bndl.InputError, match=words):
+        certify_factors(torch.rand(4, 2), torch.rand(2, 5), **{option: value})
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(bndl.InputError, match="certify takes a model"):
+        bndl.certify(None, torch.rand(5, 4))
 
 
 def test_silent_samples_say_nothing_and_are_counted():

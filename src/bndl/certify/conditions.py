@@ -35,11 +35,15 @@ def purest(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Inverse:
-    """The witnesses of a zero region as positions in ``rows``, and the inverse of their block (r - 1, r - 1)."""
+    """The witnesses of a zero region as positions in ``rows``, and the inverse of their block (r - 1, r - 1).
+
+    ``first`` is the conditioning of the first search: where it exceeds the tolerance there is no second one.
+    """
 
     positions: Tensor
     others: Tensor
     inverse: Tensor
+    first: float = 1.0
 
 
 def zero_region(
@@ -63,15 +67,16 @@ def zero_region(
     needed, count = len(others), len(positions)
     if not needed:
         return ZeroRegion(count, 0, 0, conditioning=1.0, holds=True), Inverse(positions[:0], others, rows[:0, :0])
-    best, found = 0.0, None
+    best, first, found = 0.0, None, None
     most = min(count, max(4 * needed, int(_WORK / needed**2)))
     sizes = (min(2 * needed + 64, most), most) if count >= needed else ()
     for size, precision in zip(sizes, (torch.float32, torch.float64), strict=False):
         block = rows[positions[:size]][:, others]
         chosen = _pivots(block.to(precision))  # single precision picks good witnesses at half the price, nearly always
         conditioning, inverse = _inverse(block[chosen].double())
+        first = conditioning if first is None else first
         if conditioning > best:
-            best, found = conditioning, Inverse(positions[chosen], others, inverse)
+            best, found = conditioning, Inverse(positions[chosen], others, inverse, first)
         if best > rank_tolerance:
             break
     if found is None or best <= rank_tolerance:

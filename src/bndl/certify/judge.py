@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from bndl.progress import track
 __all__ = ["Judge"]
 
 _NAMED = 3  # features that a reason names
+_Key: TypeAlias = tuple[str, int, int, int, int]  # side, feature, zeros, rows they are among, window
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class _Found:
 class Judge:
     """Verdicts at any thresholds, testing no zero region twice.
 
+    A feature takes part unless it is exactly zero: what is merely small may be large elsewhere, or make up the rank.
+
     Args:
         seen: of the samples.
         weights: (C, K), Phi transposed, in units of each feature's largest one.
@@ -68,7 +72,9 @@ class Judge:
     ) -> None:
         self.seen, self.weights, self.signed, self.kept = seen, weights, signed, kept
         self.num_classes, self.progress = len(weights), progress
-        self._tested: dict[tuple[str, int, int, int], tuple[ZeroRegion, float | None]] = {}
+        self.active = seen.active.nonzero().flatten()
+        self._first: dict[_Key, float] = {}
+        self._tested: dict[tuple[_Key, bool], tuple[ZeroRegion, float | None]] = {}
 
     def certificate(
         self, thresholds: Thresholds, *, num_features: int, tolerances: Sequence[float], rank_tolerances: Sequence[float]
@@ -98,7 +104,7 @@ class Judge:
         )
 
     def _found(self, thresholds: Thresholds) -> _Found:
-        active = (self.seen.peak > thresholds.tolerance).nonzero().flatten()
+        active = self.active
         rank = int((self.seen.spectrum > thresholds.rank_tolerance).sum())
         reason = self._why_not(len(active), rank)
         sides = _sides(self.seen, self.weights, active=active, tolerance=thresholds.tolerance)
@@ -111,8 +117,8 @@ class Judge:
             return "there are negative entries, and the theorem is about non-negative factors"
         if num_active > self.num_classes:
             return f"{num_active} active features are more than {self.num_classes} classes, so Theta Phi has a smaller rank"
-        if rank < num_active:
-            return f"Theta Phi has rank {rank}, less than the {num_active} active features"
+        if rank != num_active:  # more would be rounding noise
+            return f"Theta Phi has rank {rank}, which is not the number of active features, {num_active}"
         return "" if num_active else "no feature is active"
 
     def _findings(self, side: _Side, active: Tensor, thresholds: Thresholds, reason: str) -> tuple[Finding, ...]:
@@ -131,26 +137,32 @@ class Judge:
     def _region(
         self, side: _Side, feature: int, active: Tensor, thresholds: Thresholds, zeros: ZeroRegion
     ) -> tuple[ZeroRegion, float | None]:
-        """The zero region and the guaranteed cosine; zero sets grow with the tolerance, so their size tells them apart."""
-        rows, key = side.rows, (side.name, feature, zeros.count, zeros.needed)
+        """The zero region and the guaranteed cosine, remembered.
+
+        Zero sets grow with the tolerance and sets of witnesses shrink, so their sizes tell them apart; the tolerance of
+        the rank only decides whether a second search follows the first.
+        """
+        rows, limit = side.rows, thresholds.rank_tolerance
         if rows is None:
             return zeros, None
-        if key not in self._tested:
+        key = (side.name, feature, zeros.count, len(rows), int(side.window[feature]))
+        if key not in self._first or (key, self._first[key] > limit) not in self._tested:
             region, inverse = zero_region(
                 rows,
                 feature,
                 active=active,
                 tolerance=thresholds.tolerance,
-                rank_tolerance=thresholds.rank_tolerance,
+                rank_tolerance=limit,
                 ids=side.ids,
             )
             cosine = None
             if inverse is not None and side.window[feature] >= 0:
                 window = side.window_rows[feature]
                 cosine = guaranteed_cosine(rows, inverse, window, feature=feature, active=active, lengths=side.lengths)
-            self._tested[key] = region, cosine
-        region, cosine = self._tested[key]
-        return replace(region, holds=region.conditioning > thresholds.rank_tolerance), cosine
+            self._first[key] = 0.0 if inverse is None else inverse.first
+            self._tested[key, self._first[key] > limit] = region, cosine
+        region, cosine = self._tested[key, self._first[key] > limit]
+        return replace(region, holds=region.conditioning > limit), cosine
 
     def _finding(
         self,
@@ -211,10 +223,11 @@ def _why_no_zeros(side: _Side, zeros: ZeroRegion) -> str:
 
 
 def _row(found: _Found, thresholds: Thresholds) -> Sensitivity:
-    counts = {}
+    counts: dict[str, Any] = {}
     for side, findings in (("theta", found.theta), ("phi", found.phi)):
         counts[f"{side}_windows"] = sum(own.window is not None and own.window.holds for own in findings)
-        counts[f"{side}_zeros"] = sum(bool(own.zeros.holds) for own in findings)
+        held = [own.zeros.holds for own in findings]
+        counts[f"{side}_zeros"] = None if None in held else sum(map(bool, held))
         counts[f"{side}_identifiable"] = sum(own.verdict == "identifiable" for own in findings)
     return Sensitivity(
         tolerance=thresholds.tolerance,

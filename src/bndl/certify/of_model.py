@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bndl.certify.judge import Judge
-from bndl.certify.record import Certificate, Thresholds
+from bndl.certify.record import Certificate, Thresholds, check_threshold
 from bndl.certify.stream import see
 from bndl.convert import find_layer
 from bndl.errors import InputError
@@ -37,9 +37,9 @@ def certify(
 ) -> Certificate:
     """Say which features are identifiable, each example passing the backbone once.
 
-    Theta (N, K) are the posterior means of the features, Phi (K, C) those of the weights; the certificate is about their
-    product, the mean logits without the bias. It holds for every exact non-negative factorisation of that matrix with
-    as many features, and for no more: see docs/theory.md.
+    Theta (N, K) are the posterior means of the features, Phi (K, C) those of the weights, both in float32; the
+    certificate is about their product, the mean logits without the bias. It holds for every exact non-negative
+    factorisation of that matrix with as many features, and for no more: see docs/theory.md.
 
     Args:
         model: a network with a :class:`bndl.DecisionLayer`, or such a layer on features.
@@ -56,6 +56,8 @@ def certify(
         progress: whether to show bars; None: when it takes longer than two seconds and there is a terminal.
     """
     thresholds = Thresholds(tolerance, rank_tolerance, min_cosine)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"certify takes a model, an nn.Module with a decision layer, not {type(model).__name__}.")
     layer = find_layer(model)
     with evaluating(model):
         phi = layer.phi().mean.T
@@ -84,8 +86,13 @@ def certify_factors(
     progress: bool | None = False,
 ) -> Certificate:
     """The same for two matrices: theta (N, K), or batches of its rows, and phi (K, C). Signed ones are refused."""
-    if not isinstance(phi, Tensor) or phi.dim() != 2 or 0 in phi.size():
-        raise InputError(f"phi must be a matrix (K, C), got {tuple(phi.size()) if isinstance(phi, Tensor) else phi!r}.")
+    if not isinstance(phi, Tensor) or phi.dim() != 2 or 0 in phi.size() or phi.is_complex():
+        dims = f"{phi.dtype} with dims {tuple(phi.size())}" if isinstance(phi, Tensor) else type(phi).__name__
+        raise InputError(f"phi must be a real matrix (K, C), a tensor, got {dims}.")
+    if not isinstance(theta, Iterable):
+        raise InputError(
+            f"theta must be a real matrix (N, K), a tensor, or batches of rows, got {type(theta).__name__}."
+        )
     batches = theta.split(4096) if isinstance(theta, Tensor) and theta.dim() == 2 else theta
     return _certificate(
         [batches] if isinstance(batches, Tensor) else batches,
@@ -119,13 +126,10 @@ def _certificate(
     progress: bool | None,
 ) -> Certificate:
     """Of batches of theta (B, K) and phi (K, C)."""
-    if max_rows < 1:
-        raise InputError(f"max_rows must be at least 1, got {max_rows}.")
+    _check(tables, max_rows=max_rows, seed=seed)
     phi = phi.detach().cpu().float()
     if not torch.isfinite(phi).all():
         raise InputError("phi holds NaN or infinite values: load or train the model again.")
-    for own in (*tables[0], *tables[1]):
-        Thresholds(own)
     units = phi.abs().amax(dim=1)
     kept = (units > 0).nonzero().flatten()
     if not len(kept):
@@ -146,7 +150,21 @@ def _certificate(
     return judge.certificate(thresholds, num_features=len(phi), tolerances=tables[0], rank_tolerances=tables[1])
 
 
+def _check(tables: tuple[Sequence[float], Sequence[float]], *, max_rows: int, seed: int) -> None:
+    for name, values in zip(("tolerances", "rank_tolerances"), tables, strict=True):
+        if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+            raise InputError(f"{name} must be several numbers, such as (1e-6, 1e-4), got {values!r}.")
+        for own in values:
+            check_threshold(name, own)
+    if not isinstance(max_rows, int) or max_rows < 1:
+        raise InputError(f"max_rows must be a whole number of at least 1, got {max_rows!r}.")
+    if not isinstance(seed, int):
+        raise InputError(f"seed must be a whole number, got {seed!r}.")
+
+
 def _columns(theta: Tensor, kept: Tensor, width: int) -> Tensor:
+    if isinstance(theta, Tensor) and theta.is_complex():
+        raise InputError(f"theta must be real, got {theta.dtype}: take its absolute values, if that is what is meant.")
     if not isinstance(theta, Tensor) or theta.dim() != 2 or theta.size(1) != width:
         dims = tuple(theta.size()) if isinstance(theta, Tensor) else type(theta).__name__
         raise InputError(f"theta must have dims (N, {width}), one column a row of phi, got {dims}.")

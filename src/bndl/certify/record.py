@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -14,6 +15,7 @@ __all__ = ["Certificate", "Finding", "Sensitivity", "Thresholds", "Verdict", "Wi
 
 Verdict: TypeAlias = Literal["identifiable", "not shown", "not applicable"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+MIN_RANK_TOLERANCE = 1e-7  # below is what rounding to float32 leaves of a zero
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Thresholds:
         tolerance: an entry is zero when it is at most this share of the largest one in its sample (or its class), all
             features being in units of what they can add to a logit. 0 is the theorem to the letter.
         rank_tolerance: a singular value is zero when it is at most this share of the largest one; for witnesses, when
-            it is at most this, their columns having length one.
+            it is at most this, their columns having length one. At least 1e-7: factors are float32.
         min_cosine: what a tolerance above 0 gives away is bounded; below this cosine nothing is certified.
     """
 
@@ -34,8 +36,20 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         for name in ("tolerance", "rank_tolerance", "min_cosine"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} must be a number from 0 to below 1, got {getattr(self, name)}.")
+            check_threshold(name, getattr(self, name))
+
+
+def check_threshold(name: str, value: object) -> None:
+    """Refuse what is no number from 0 (for a rank: from 1e-7) to below 1; ``name`` may be the plural, for one of several."""
+    least = MIN_RANK_TOLERANCE if name.startswith("rank") else 0
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 <= value < 1:  # type: ignore[operator]
+        raise InputError(f"{name} must be a number from {least:g} to below 1, got {value!r}.")
+    if value < least:  # type: ignore[operator]
+        raise InputError(
+            f"{name} must be at least {least:g}, got {value}: what is smaller is the rounding of float32, in which the "
+            "factors are given."
+        )
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What other thresholds would have said: counts of features for Theta, and of rows for Phi."""
+    """What other thresholds would have said: counts of features for Theta, and of rows for Phi.
+
+    Zeros are None where zero regions were not searched, or not all of them, because that could change no verdict.
+    """
 
     tolerance: float
     rank_tolerance: float
@@ -108,10 +125,10 @@ class Sensitivity:
     rank: int
     applicable: bool
     theta_windows: int
-    theta_zeros: int
+    theta_zeros: int | None
     theta_identifiable: int
     phi_windows: int
-    phi_zeros: int
+    phi_zeros: int | None
     phi_identifiable: int
 
 
@@ -125,7 +142,7 @@ class Certificate:
         num_silent: samples with no active feature; they say nothing.
         num_features: K of the layer.
         num_classes: C.
-        num_active: features that are active somewhere and have a weight, K_eff.
+        num_active: features that are active somewhere and have a weight, K_eff; only exact zeros are neither.
         rank: numerical rank of Theta Phi, r.
         reason: why the theorem does not apply; empty when it does.
         anchored: share of samples with a class that no active feature speaks for. Where it is 1, the logits can be read

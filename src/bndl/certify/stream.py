@@ -23,7 +23,7 @@ class Seen:
         silent: samples with no active feature.
         signed: whether an entry was negative.
         anchored: samples with a class that no active feature speaks for.
-        peak: (K,), the largest share that the feature has of a sample's largest contribution.
+        active: (K,), whether the feature is on anywhere, however little.
         lengths: (K,), norms of the columns.
         zeros: (K,), samples where the feature is zero at the tolerance.
         pure: (K,), the sample that uses the feature most nearly alone; -1 where it leads none.
@@ -39,7 +39,7 @@ class Seen:
     silent: int
     signed: bool
     anchored: int
-    peak: Tensor
+    active: Tensor
     lengths: Tensor
     zeros: Tensor
     pure: Tensor
@@ -96,7 +96,7 @@ class _Tally:
         self.spoken = (classes.T != 0).float()
         self.count = self.silent = self.anchored = 0
         self.signed = False
-        self.peak, self.zeros = torch.zeros(K), torch.zeros(K, dtype=torch.long)
+        self.active, self.zeros = torch.zeros(K, dtype=torch.bool), torch.zeros(K, dtype=torch.long)
         self.squares = torch.zeros(K, dtype=torch.float64)
         self.pure, self.pure_rows = torch.full((K,), -1), torch.zeros(K, K)
         self.leakage = torch.full((K,), torch.inf)
@@ -105,17 +105,17 @@ class _Tally:
         self.gram = torch.zeros(size, size, dtype=torch.float64)
 
     def add(self, added: Tensor) -> tuple[Tensor, Tensor]:
-        """Contributions (B, K) -> the samples that say something, scaled, and their numbers."""
+        """Contributions (B, K), float64 -> the samples that say something, scaled, float32; and their numbers."""
         loud = (added != 0).any(dim=1)
-        rows, ids = scaled(added[loud]), self.count + loud.nonzero().flatten()
+        rows, ids = scaled(added[loud]).float(), self.count + loud.nonzero().flatten()
         quiet = len(added) - len(rows)
         self.count, self.silent = self.count + len(added), self.silent + quiet
         self.anchored += quiet + int(((rows != 0).float() @ self.spoken == 0).any(dim=1).sum())
         self.signed |= bool((added < 0).any())
-        self.squares += added.double().square().sum(dim=0)
+        self.active |= (added != 0).any(dim=0)
+        self.squares += added.square().sum(dim=0)
         if len(rows):
             size = rows.abs()
-            self.peak = torch.maximum(self.peak, size.amax(dim=0))
             self.zeros += (size <= self.tolerance).sum(dim=0)
             self._note_purest(rows, ids)
             block = rows.double() if self.narrow else rows.double() @ self.classes.T
@@ -161,8 +161,8 @@ def see(
     C, K = weights.size()
     tally, reservoir = _Tally(scaled(weights), tolerance=tolerance), _Reservoir(max_rows, K, seed=seed)
     for theta in batches:
-        rows, ids = tally.add(_checked(theta, K) * units)
-        if int((tally.peak > tolerance).sum()) > max(C, SEARCH_UP_TO):
+        rows, ids = tally.add(_checked(theta, K) * units.double())
+        if int(tally.active.sum()) > max(C, SEARCH_UP_TO):
             reservoir.close()
         reservoir.add(rows, ids)
     if not tally.count:
@@ -173,7 +173,7 @@ def see(
         silent=tally.silent,
         signed=tally.signed,
         anchored=tally.anchored,
-        peak=tally.peak,
+        active=tally.active,
         lengths=tally.squares.sqrt(),
         zeros=tally.zeros,
         pure=tally.pure,
@@ -190,4 +190,7 @@ def _checked(theta: Tensor, width: int) -> Tensor:
         raise InputError(f"theta must have dims (N, {width}), one column a row of Phi, got {tuple(theta.size())}.")
     if not torch.isfinite(theta).all():
         raise InputError("theta holds NaN or infinite values: check the inputs and the backbone.")
-    return theta.detach().cpu().float()
+    theta = theta.detach().cpu()
+    if not torch.isfinite(theta.float()).all():
+        raise InputError("theta has entries beyond float32, 3e38: scale it down.")
+    return theta.float().double()  # what is certified are the float32 numbers; their products do not overflow
