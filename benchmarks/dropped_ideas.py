@@ -21,12 +21,13 @@ from bndl import calibrate
 from bndl.baselines.predictions import log_odds
 from bndl.compare.subjects import find_source
 from bndl.convert import convert, find_layer
+from bndl.decide import Decider, odds_test, t_test
 from bndl.features import FeatureSet
 from bndl.metrics.calibration import calibration_error
 from bndl.metrics.detection import auroc
 from bndl.metrics.pavpu import best_threshold
 from bndl.metrics.selective import aurc
-from bndl.predict import Decider, decide_all, odds_test, t_test
+from bndl.predict import decide_all
 
 FOLDS, STEPS = 5, 150
 

@@ -17,11 +17,13 @@ from bndl.calibrate import best_log_scale, calibrate
 from bndl.compare.subjects import foreign, images_of
 from bndl.convert import find_layer, find_linear
 from bndl.data import cached_features
+from bndl.decide import Decider
 from bndl.features import FeatureSet
 from bndl.metrics.examples import Examples
 from bndl.metrics.figures import FIGURES, OOD_FIGURES
 from bndl.metrics.pavpu import best_threshold
-from bndl.predict import Decider, Prediction, decide_all
+from bndl.predict import decide_all
+from bndl.prediction import Prediction
 from bndl.train import load_run
 
 SHOWN = ("accuracy", "nll", "ece", "aurc", "error_auroc", "pavpu_05")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bndl import DecisionLayer, calibrate
 from bndl.calibrate import best_log_scale, scaled_nll
-from bndl.draws import SharedDraws, tiles
+from bndl.draws import SharedDraws, blocks
 from bndl.features import FeatureSet
 from bndl.weibull import cv2
 
@@ -52,7 +52,7 @@ def head(*, confidence: float, **arguments: object) -> DecisionLayer:
 def predictive_nll(layer: DecisionLayer, data: FeatureSet, num_samples: int = 200) -> float:
     """Of the average of probabilities over the draws: what a user is judged by."""
     shared, parts = SharedDraws(layer, num_samples, seed=3), []
-    for tile in tiles(data.features):
+    for tile in blocks(data.features):
         log_probs = torch.cat([part.logits(layer.theta(tile)).log_softmax(-1) for part in shared.slices()], dim=1)
         parts.append(log_probs.logsumexp(1) - math.log(num_samples))
     return F.nll_loss(torch.cat(parts)[: len(data)], data.labels).item()

@@ -1,6 +1,7 @@
 """Shared draws: the seed decides the bits, the batch does not, and many of them approach the closed form."""
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bndl import DecisionLayer, draws
-from bndl.draws import TILE, SharedDraws, default_num_samples, pad_columns, tiles
+from bndl.draws import TILE, SharedDraws, blocks, default_num_samples, pad_columns
 
 FEW = settings(deadline=None, max_examples=25)
 THETA, PHI = ("feature", "sample", "entry"), ("row", "entry")
@@ -35,7 +36,7 @@ def rows(count: int, in_features: int = 5, seed: int = 0) -> Tensor:
 def sampled(layer: DecisionLayer, h: Tensor, num_samples: int, *, seed: int = 0) -> Tensor:
     """All sampled logits (B, S, C), tile by tile."""
     shared = SharedDraws(layer, num_samples, seed=seed)
-    parts = [torch.cat([part.logits(layer.theta(tile)) for part in shared.slices()], dim=1) for tile in tiles(h)]
+    parts = [torch.cat([part.logits(layer.theta(tile)) for part in shared.slices()], dim=1) for tile in blocks(h)]
     return torch.cat(parts)[: len(h)]
 
 
@@ -93,7 +94,7 @@ def test_an_example_never_depends_on_its_batch(kind, dense, dims, count, budget,
 def test_a_small_budget_draws_in_slices_as_many_as_asked_for(theta_shape, phi_shape, held, monkeypatch):
     """Slices share one generator, so their bits are not those of one slice; their number and their law are."""
     layer = make(theta_shape=theta_shape, phi_shape=phi_shape)
-    theta, largest = layer.theta(rows(TILE)), TILE * layer.num_features
+    theta, largest = layer.theta(rows(TILE)), draws._BLOCK * TILE * layer.out_features
     monkeypatch.setattr(draws, "_HELD", held)
     monkeypatch.setattr(draws, "_SLICE", 7 * largest)
     shared = SharedDraws(layer, 40, seed=2)
@@ -145,14 +146,13 @@ def test_layers_in_bfloat16_are_drawn_in_float32(theta_shape):
 
 @FEW
 @given(count=st.integers(0, 3 * TILE), K=st.integers(1, 5))
-def test_tiles_cover_the_rows_once_and_are_all_of_one_size(count, K):
+def test_blocks_cover_the_rows_once_and_hold_whole_tiles(count, K):
     h = rows(count, K)
-    cut = tiles(h)
-    assert all(tile.size() == (TILE, K) for tile in cut)
-    assert len(cut) == -(-count // TILE)
-    if cut:
-        assert torch.equal(torch.cat(cut)[:count], h)
-        assert not torch.cat(cut)[count:].any()
+    cut = blocks(h)
+    assert all(len(block) % TILE == 0 for block in cut)
+    assert sum(map(len, cut)) == -(-count // TILE) * TILE
+    assert torch.equal(torch.cat(cut)[:count], h)
+    assert not torch.cat(cut)[count:].any()
 
 
 @FEW
@@ -166,8 +166,38 @@ def test_padding_appends_zero_columns_to_a_multiple_of_16(dims):
     assert torch.equal(padded, F.pad(matrix, (0, extra)))
 
 
-@pytest.mark.parametrize(("dims", "expected"), [((512, 100), 200), ((2048, 1000), 32), ((4096, 20_000), 20)])
-def test_large_heads_are_drawn_less_often_but_never_less_than_twenty_times(dims, expected):
+@pytest.mark.parametrize("num_samples", [8, 64])
+def test_each_of_the_draws_of_an_entry_falls_into_a_part_of_its_own(num_samples):
+    """And which draw falls where is another matter for each entry."""
+    like, generator = torch.zeros(1), torch.Generator().manual_seed(0)
+    strata = draws._Strata(num_samples, 30, 7, like=like, generator=generator)
+    logs = torch.cat([strata(range(1)), strata(range(1, num_samples))])
+    survival, low = (-logs.exp()).exp().sort(dim=0).values, torch.arange(num_samples)[:, None, None] / num_samples
+    assert ((survival > low - 1e-5) & (survival < low + 1 / num_samples + 1e-5)).all()
+    orders = strata.orders.float() - strata.orders.float().mean(dim=0)
+    alike = (orders.t() @ orders).triu(1).sum() / orders.square().sum()
+    assert abs(float(alike)) < 4 / math.sqrt(2 * (num_samples - 1))  # orders that are alike would make logits vary more
+
+
+def test_stratified_draws_are_nearer_to_the_expectation_than_as_many_independent_ones():
+    layer, h = make(64, 10, init_shape=5.0), rows(200, 64)
+    theta = draws.posterior(layer, blocks(h)[0])
+
+    def probs(num_samples: int, seed: int, *, stratified: bool) -> Tensor:
+        shared = SharedDraws(layer, num_samples, seed=seed, stratified=stratified)
+        logits = torch.cat([part.logits(theta) for part in shared.slices()], dim=1)
+        return logits.softmax(dim=2).mean(dim=1)
+
+    target = probs(20_000, 99, stratified=False)
+    error = {
+        kind: sum(float((probs(16, seed, stratified=kind) - target).abs().mean()) for seed in range(5))
+        for kind in (True, False)
+    }
+    assert error[True] < 0.5 * error[False]
+
+
+@pytest.mark.parametrize(("dims", "expected"), [((64, 10), 64), ((256, 100), 16), ((512, 100), 8), ((2048, 1000), 8)])
+def test_large_heads_are_drawn_less_often(dims, expected):
     with torch.device("meta"):
         layer = DecisionLayer(*dims)
     assert default_num_samples(layer) == expected

@@ -1,5 +1,6 @@
 """One pass: the fields are what they say, an example's answer is its own, and every kind of input is read."""
 
+import copy
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import bndl
 from bndl.backbones import SmallCNN
-from bndl.draws import SharedDraws, Slice, tiles
+from bndl.draws import SharedDraws, Slice, blocks
 from bndl.errors import InputError
 
 METHODS = ("sample", "closed", "paper")
@@ -250,9 +251,9 @@ def test_against_the_runner_up_p_is_the_t_test_of_the_closed_form_at_twenty_draw
 def test_the_papers_p_is_scipys_paired_t_test(theta_shape, num_samples):
     layer, h = make_layer(theta_shape=theta_shape), rows(90, 8, seed=1).abs()
     pred = bndl.predict(layer, h, method="paper", num_samples=num_samples, seed=3)
-    shared = SharedDraws(layer, num_samples, seed=3)
+    shared = SharedDraws(layer, num_samples, seed=3, stratified=False)
     with torch.no_grad():
-        parts = [torch.cat([part.logits(layer.theta(tile)) for part in shared.slices()], dim=1) for tile in tiles(h)]
+        parts = [torch.cat([part.logits(layer.theta(tile)) for part in shared.slices()], dim=1) for tile in blocks(h)]
     logits = torch.cat(parts)[:90].double()  # (B, S, C)
     first = logits.gather(2, pred.labels.view(-1, 1, 1).expand(-1, num_samples, 1))[..., 0].numpy()
     second = logits.gather(2, pred.runner_up.view(-1, 1, 1).expand(-1, num_samples, 1))[..., 0].numpy()
@@ -566,13 +567,13 @@ class LargestTensor(TorchDispatchMode):
 
 
 def test_no_step_holds_all_draws_of_all_examples():
-    layer, h = make_layer(64, 10), rows(640, 64).abs()
+    layer, h = make_layer(64, 10), rows(6400, 64).abs()
     with LargestTensor() as seen:
-        bndl.predict(layer, h, batch_size=640, num_samples=100)
-    assert seen.numel <= 100_000  # S * B * C is 640,000
+        bndl.predict(layer, h, batch_size=6400, num_samples=100)
+    assert seen.numel <= 512 * 100 * 10 + 16 * 512  # of a block and padding; S * B * C is 6,400,000
 
 
-def test_draws_of_a_large_batch_come_in_tiles(monkeypatch):
+def test_draws_of_a_large_batch_come_in_blocks(monkeypatch):
     sizes = []
     original = Slice.logits
 
@@ -585,8 +586,8 @@ def test_draws_of_a_large_batch_come_in_tiles(monkeypatch):
     layer, h = make_layer(64, 10), rows(20_000, 64).abs()
     pred = bndl.predict(layer, h, batch_size=20_000)
     assert len(pred) == 20_000
-    assert max(sizes) <= 200_000  # S * B * C is 40 million
-    assert sum(sizes) >= 40_000_000
+    assert max(sizes) <= 64 * 512 * 10  # S * B * C is 13 million
+    assert sum(sizes) >= 64 * 20_000 * 10
     assert_same_bits(pred[-3:], bndl.predict(layer, h[-3:]))
 
 
@@ -614,7 +615,7 @@ def test_the_head_of_imagenet_stays_within_the_stated_memory():
 
 def test_a_head_with_many_weights_draws_in_slices(monkeypatch):
     layer, h = make_layer(), rows(10, 8).abs()
-    monkeypatch.setattr("bndl.draws._SLICE", 7 * 64 * 8)
+    monkeypatch.setattr("bndl.draws._SLICE", 7 * 512 * 8)
     monkeypatch.setattr("bndl.draws._HELD", 0)
     with LargestTensor() as seen:
         pred = bndl.predict(layer, h, num_samples=2000)
@@ -665,3 +666,50 @@ def test_a_labelled_batch_and_awkward_arrays():
     assert_same_bits(bndl.predict(layer, (h, torch.zeros(12, dtype=torch.long))), plain)
     assert_same_bits(bndl.predict(layer, h.numpy()[::-1]), plain[list(range(11, -1, -1))])
     assert_same_bits(plain[np.int64(3)], plain[3])
+
+
+# ------------------------------------------------------------------------------------------------------ what is remembered
+
+
+def test_what_does_not_depend_on_the_example_is_made_once():
+    layer, h = make_layer(), rows(10, 8).abs()
+    first = bndl.predict(layer, h)
+    kept = layer.memory
+    assert kept is not None
+    assert_same_bits(bndl.predict(layer, h), first)
+    assert layer.memory is kept
+    bndl.predict(layer, h, seed=1)
+    assert layer.memory is not kept
+
+
+@pytest.mark.parametrize("change", ["data", "no_grad", "state", "setting", "shape"])
+def test_no_change_of_the_layer_goes_unnoticed(change):
+    layer, h = make_layer(), rows(10, 8).abs()
+    before = bndl.predict(layer, h)
+    with torch.no_grad():
+        if change == "data":
+            layer.weight.data[0, 0] += 1.0  # no counter of torch sees this
+        elif change == "no_grad":
+            layer.weight[0, 0] += 1.0
+        elif change == "state":
+            layer.load_state_dict({**layer.state_dict(), "weight": layer.weight * 2})
+        elif change == "shape":
+            layer.phi_raw_shape.data[0] += 1.0
+        else:
+            layer.alpha_phi = 0.05
+    after = bndl.predict(layer, h)
+    assert not torch.equal(after.probs, before.probs)
+    layer.memory = None
+    assert_same_bits(bndl.predict(layer, h), after)
+
+
+def test_training_copies_and_files_forget_it(tmp_path):
+    layer, h = make_layer(), rows(10, 8).abs()
+    bndl.predict(layer, h)
+    assert copy.deepcopy(layer).memory is None
+    torch.save(layer, tmp_path / "layer.pt")
+    assert torch.load(tmp_path / "layer.pt", weights_only=False).memory is None
+    layer.train()
+    assert layer.memory is None
+    bndl.predict(layer, h)
+    assert layer.memory is None

@@ -12,7 +12,8 @@ from bndl.evaluation import Evaluation
 from bndl.fit import FitResult, fit
 from bndl.layer import DecisionLayer
 from bndl.objective import Objective, kl
-from bndl.predict import Prediction, predict
+from bndl.predict import predict
+from bndl.prediction import Prediction
 from bndl.sparsify import SparsePath, sparsify
 from bndl.store import load, save
 

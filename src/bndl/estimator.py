@@ -11,7 +11,8 @@ from bndl.errors import MissingExtraError
 from bndl.features import FeatureSet
 from bndl.fit import fit
 from bndl.layer import DecisionLayer
-from bndl.predict import Prediction, predict
+from bndl.predict import predict
+from bndl.prediction import Prediction
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

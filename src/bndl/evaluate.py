@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bndl.decide import Method
 from bndl.errors import InputError
 from bndl.evaluation.measure import measure, outside_of
 from bndl.evaluation.record import Evaluation, SepinAt
 from bndl.evaluation.shift import Wanted, corruptions_of, shifts
 from bndl.evaluation.stream import Augmentation, Plan, classes_of, stream
 from bndl.evaluation.ways import Ways, ways_of
-from bndl.predict import Method
 
 if TYPE_CHECKING:
     from bndl.data.sets import LabelledSet

@@ -16,12 +16,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from bndl.calibrate import calibrate
 from bndl.convert import find_layer
+from bndl.decide import Decider
 from bndl.elbo import Epoch, Task, train_weights
 from bndl.errors import InputError
 from bndl.features import FeatureSet, Inputs, check_labels, extract, split_batch
 from bndl.layer import DecisionLayer
 from bndl.objective import Objective, resolve
-from bndl.predict import Decider, about_empty, decide_all
+from bndl.predict import about_empty, decide_all
 
 __all__ = ["Epoch", "FitResult", "fit", "hold_out"]
 

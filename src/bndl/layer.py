@@ -141,6 +141,7 @@ class DecisionLayer(nn.Module):
         width = {"feature": 0, "sample": 1, "entry": K}[theta_shape]
         self.theta_shape_map = nn.Linear(K, width) if width else None
         self._last_theta: Posterior | None = None
+        self.memory: object = None  # see bndl.memory
         self.to(device=device, dtype=dtype)
         self.reset_parameters()
 
@@ -247,6 +248,13 @@ class DecisionLayer(nn.Module):
                 logits = F.linear(theta.mean, phi.mean, self.offset())
         return logits if autocast else logits.to(h.dtype)
 
+    def train(self, mode: bool = True) -> "DecisionLayer":
+        """As for any module; what :mod:`bndl.memory` keeps is forgotten on the way to training."""
+        if mode:
+            self.memory = None
+        super().train(mode)
+        return self
+
     @torch.no_grad()
     def num_weights(self) -> int:
         """How many numbers a decision needs: active Phi entries, and those of the dense map if there is one."""
@@ -275,7 +283,7 @@ class DecisionLayer(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # the last posterior hangs on an autograd graph, which can be neither copied nor pickled
-        return {**self.__dict__, "_last_theta": None}
+        return {**self.__dict__, "_last_theta": None, "memory": None}
 
 
 def _linear(h: Tensor, linear: nn.Linear) -> Tensor:

@@ -17,7 +17,7 @@ from bndl.baselines.method import Fitted
 from bndl.errors import InputError
 from bndl.features import FeatureSet
 from bndl.metrics import pavpu
-from bndl.predict import Prediction, cat
+from bndl.prediction import Prediction, cat
 
 SMALL = {"num_samples": 20, "num_steps": 25, "width": 32, "num_updates": 300}
 

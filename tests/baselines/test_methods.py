@@ -26,7 +26,7 @@ from bndl.baselines.tuning import Task, tune
 from bndl.convert import find_layer
 from bndl.errors import InputError
 from bndl.features import FeatureSet
-from bndl.predict import Prediction, cat
+from bndl.prediction import Prediction, cat
 
 C = 10
 

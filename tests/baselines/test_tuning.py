@@ -15,7 +15,7 @@ from bndl.baselines.dense import Dense
 from bndl.baselines.method import Fitted
 from bndl.baselines.tuning import Candidate, Task, at_best_temperature, best_of, judge, tune
 from bndl.features import FeatureSet
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 
 LEARNT = ("mc-dropout", "belief-matching", "evidential", "nmf")  # by `tune`, from the given head
 SEEDED = (*LEARNT, "dense", "temperature", "ensemble", "bndl")

@@ -12,7 +12,7 @@ from bndl.baselines.method import Fitted, Method, Size
 from bndl.baselines.predictions import from_dirichlet
 from bndl.convert import find_linear
 from bndl.features import Inputs
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 
 __all__ = ["BeliefMatching", "dirichlet_kl"]
 

@@ -8,9 +8,10 @@ from torch import nn
 
 from bndl.baselines.method import Fitted, Method, Size, fresh
 from bndl.convert import convert, find_layer
+from bndl.decide import Decider
 from bndl.features import FeatureSet, Inputs, evaluating, features_of
 from bndl.fit import fit
-from bndl.predict import Decider, Prediction
+from bndl.prediction import Prediction
 
 __all__ = ["BNDL", "takes_nonnegative"]
 

@@ -21,7 +21,7 @@ from bndl.baselines.predictions import from_draws
 from bndl.baselines.tuning import BATCH, Candidate, Task, at_best_temperature
 from bndl.errors import InputError
 from bndl.features import FeatureSet, Inputs
-from bndl.predict import Prediction, cat
+from bndl.prediction import Prediction, cat
 
 __all__ = ["CARD", "LabelDiffusion"]
 

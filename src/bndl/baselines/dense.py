@@ -6,7 +6,7 @@ from bndl.baselines.method import Fitted, Method, Size
 from bndl.baselines.predictions import from_logits
 from bndl.convert import find_linear
 from bndl.features import FeatureSet, Inputs, evaluating, one_pass
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 
 __all__ = ["Dense", "linear_logits"]
 

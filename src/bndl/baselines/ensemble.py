@@ -11,7 +11,7 @@ from bndl.baselines.predictions import from_draws
 from bndl.baselines.tuning import Task, best_of, tune
 from bndl.convert import find_linear
 from bndl.features import FeatureSet, Inputs
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 
 __all__ = ["Ensemble"]
 

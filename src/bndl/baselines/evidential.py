@@ -19,7 +19,7 @@ from bndl.baselines.predictions import from_dirichlet
 from bndl.baselines.tuning import Candidate, Task, tune
 from bndl.convert import find_linear
 from bndl.features import Inputs
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 
 __all__ = ["Evidential"]
 

@@ -26,7 +26,7 @@ from bndl.baselines.predictions import from_draws
 from bndl.baselines.tuning import at_best_temperature
 from bndl.errors import BndlError, MissingExtraError
 from bndl.features import FeatureSet, Inputs
-from bndl.predict import Prediction, cat
+from bndl.prediction import Prediction, cat
 
 __all__ = ["Laplace", "Posterior", "normal_points"]
 

@@ -13,7 +13,7 @@ from bndl.baselines.tuning import Candidate, Task, tune
 from bndl.convert import find_linear, replace_everywhere
 from bndl.errors import InputError
 from bndl.features import Inputs, evaluating, one_pass
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 
 __all__ = ["MCDropout"]
 

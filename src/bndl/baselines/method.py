@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bndl.baselines.tuning import Candidate, Task, best_of, tune
 from bndl.features import FeatureSet, Inputs
 from bndl.layer import ACTIVE_ABOVE, DecisionLayer
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 
 __all__ = ["Fitted", "Method", "Size", "fresh"]
 

@@ -12,7 +12,7 @@ from bndl.baselines.predictions import from_logits
 from bndl.baselines.tuning import Candidate, Task, tune
 from bndl.convert import Features, convert, find_layer
 from bndl.features import Inputs, evaluating, one_pass
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 
 __all__ = ["NMF"]
 

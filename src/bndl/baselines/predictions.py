@@ -7,8 +7,9 @@ S = 20 draws, that the decision's log-odds against all other classes together ar
 import torch
 from torch import Tensor
 
+from bndl.decide import flip_probability, odds_test
 from bndl.errors import InputError
-from bndl.predict import Prediction, flip_probability, odds_test
+from bndl.prediction import Prediction
 
 __all__ = ["from_dirichlet", "from_draws", "from_logits"]
 

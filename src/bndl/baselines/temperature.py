@@ -7,7 +7,7 @@ from bndl.baselines.method import Fitted, Method, Size, fresh
 from bndl.baselines.predictions import from_logits
 from bndl.calibrate import best_log_scale
 from bndl.features import FeatureSet, Inputs
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 
 __all__ = ["Temperature"]
 

@@ -25,7 +25,7 @@ from bndl.baselines.tuning import Candidate, Task, tune
 from bndl.errors import HeadError, MissingExtraError
 from bndl.features import FeatureSet, Inputs
 from bndl.layer import ACTIVE_ABOVE
-from bndl.predict import Prediction, cat
+from bndl.prediction import Prediction, cat
 
 __all__ = ["VBLL", "VariationalHead"]
 

@@ -15,7 +15,7 @@ from bndl.convert import find_linear
 from bndl.data import LabelledSet
 from bndl.errors import InputError
 from bndl.features import Inputs, evaluating, features_of
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 from bndl.train import Recipe, Run, load_run, train
 from bndl.train.augment import Augment
 from bndl.train.loading import loader

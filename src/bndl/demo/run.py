@@ -29,7 +29,8 @@ from bndl.metrics import (
     weights_per_class,
 )
 from bndl.objective import Objective
-from bndl.predict import Prediction, predict
+from bndl.predict import predict
+from bndl.prediction import Prediction
 
 __all__ = ["Case", "Demo", "Row", "run"]
 

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from bndl.baselines.method import Fitted, Size
 from bndl.baselines.predictions import from_logits
 from bndl.convert import find_layer, find_linear
+from bndl.decide import TEST_SAMPLES, Decider, Method
 from bndl.errors import InputError
 from bndl.explain.contributions import contributions
 from bndl.features import Inputs, evaluating, features_of, one_pass
 from bndl.layer import DecisionLayer
 from bndl.metrics.sparsity import effective_features
-from bndl.predict import TEST_SAMPLES, Decider, Method, Prediction, about_empty
+from bndl.predict import about_empty
+from bndl.prediction import Prediction
 
 __all__ = ["Decision", "Ways", "dense", "layered", "ways_of"]
 

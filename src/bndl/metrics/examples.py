@@ -17,7 +17,7 @@ from bndl.errors import FileError, InputError
 from bndl.files import replacing
 from bndl.metrics.brier import squared_distance
 from bndl.metrics.likelihood import log_likelihood
-from bndl.predict import Prediction
+from bndl.prediction import Prediction
 
 __all__ = ["Examples", "Uncertainty"]
 

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from bndl.baselines import Fitted, get_method
 from bndl.calibrate import best_log_scale, calibrate
 from bndl.convert import find_layer, find_linear
+from bndl.decide import Decider
 from bndl.errors import FileError
 from bndl.features import FeatureSet, evaluating, extract
 from bndl.files import replacing
 from bndl.layer import DecisionLayer
 from bndl.metrics import expected_calibration_error, negative_log_likelihood, pavpu, weights_per_class
-from bndl.predict import Decider, Prediction, cat, decide_all
+from bndl.predict import decide_all
+from bndl.prediction import Prediction, cat
 from bndl.store import load, save, to_bytes
 
 __all__ = ["Row", "is_bayesian", "load_weights", "measure", "save_weights"]
