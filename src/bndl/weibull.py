@@ -33,7 +33,8 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 def log_exponential(*dims: int, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Logarithms of standard exponential draws, of the given dims, on the device and in the dtype of ``like``."""
     like = at_least_float32(like)
-    draws = torch.empty(dims, device=like.device, dtype=like.dtype).exponential_(generator=generator)
+    draws = torch.rand(dims, device=like.device, dtype=like.dtype, generator=generator)
+    draws.neg_().log1p_().neg_()  # four times as fast as exponential_
     return draws.clamp_min_(torch.finfo(draws.dtype).tiny).log_()  # log(0) would make 0 * log(E) at k = inf a nan
 
 
