@@ -171,7 +171,7 @@ def test_data_with_no_use_for_noise_turn_all_of_it_down_together():
         assert fallen.std() < 0.1 * fallen.mean()
 
 
-@pytest.mark.parametrize("unreliable", [0, 5])
+@pytest.mark.parametrize("unreliable", [0, 2, 6])
 def test_a_feature_that_is_not_to_be_trusted_stands_out(unreliable):
     """It is seen times a random factor, the others as they are."""
     layer, generator = layer_of(2 * torch.rand(3, 8, generator=seeded(7))), seeded(1)
