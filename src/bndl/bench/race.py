@@ -65,7 +65,8 @@ def race(
         for name in sorted(ways, reverse=bool(number % 2)):
             started = clock()
             ways[name]()
+            taken = clock() - started
             if number >= _WARM_UP:
-                seconds[name].append(clock() - started)
+                seconds[name].append(taken)
         tell(f"round {number + 1} of {_WARM_UP + rounds}")
     return Race(seconds)
