@@ -95,3 +95,19 @@ def test_one_except_catches_all_errors_and_the_usual_ones_still_do():
     ):
         assert issubclass(error, bndl.BndlError)
         assert issubclass(error, usual)
+
+
+def test_the_command_line_does_not_wait_for_torch():
+    code = "import sys; from bndl.cli import main; main(['--help']); main([]); print(*sorted(sys.modules))"
+    assert "torch" not in python(code).splitlines()[-1].split()
+
+
+@pytest.mark.parametrize("name", ["compact", "convert", "evaluate", "fit", "predict", "sparsify"])
+def test_a_function_is_not_hidden_by_the_module_it_lives_in(name):
+    first_the_module = f"import bndl.{name}, bndl.{name} as own; print(bndl.{name}.__name__, callable(bndl.{name}))"
+    first_the_name = f"import bndl; bndl.{name}; import bndl.{name}; print(bndl.{name}.__name__, callable(bndl.{name}))"
+    assert python(first_the_module).split() == python(first_the_name).split() == [name, "True"]
+
+
+def test_all_names_are_listed():
+    assert {*bndl.__all__} <= {*dir(bndl)}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import bndl
+from bndl.edit import Editor
 from bndl.errors import BndlError, FileError, InputError, MissingExtraError
 from bndl.store import read_header
 
@@ -190,6 +191,21 @@ def test_a_compact_head_comes_back(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------ the header
+
+
+def test_edits_are_kept_in_the_header_when_asked_for_and_only_then(tmp_path):
+    model = converted()
+    plain = bndl.save(model, tmp_path / "plain.safetensors")
+    assert "edits" not in read_header(plain)  # as files were before there were edits, which load as ever
+    editor = Editor(model)
+    editor.drop(3, target=1, note="a watermark")
+    path = bndl.save(model, tmp_path / "edited.safetensors", edits=editor)
+    (edit,) = read_header(path)["edits"]["edits"]
+    assert edit == {"feature": 3, "target": 1, "factor": 0.0, "note": "a watermark"}
+    loaded = bndl.load(path, backbone=dense())
+    assert same(bits(loaded), bits(model))
+    Editor.load(path, loaded).reset()
+    assert same(bits(loaded), bits(bndl.load(plain, backbone=dense())))
 
 
 def test_any_safetensors_tool_reads_the_header(tmp_path):

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from bndl.errors import FileError, InputError, MissingExtraError
 from bndl.files import replacing
 from bndl.layer import DecisionLayer
 
+if TYPE_CHECKING:
+    from bndl.edit import Editor
+
 __all__ = ["load", "read_header", "save"]
 
 _FORMAT = "bndl"
@@ -23,7 +26,12 @@ _FORMAT_VERSION = 1
 
 
 def save(
-    model: nn.Module, path: str | os.PathLike[str], *, classes: Sequence[str] | None = None, head_only: bool = False
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    classes: Sequence[str] | None = None,
+    head_only: bool = False,
+    edits: "Editor | None" = None,
 ) -> Path:
     """Write the model's weights and what is needed to build its decision layer again; atomically.
 
@@ -35,6 +43,8 @@ def save(
         path: the file to write; replaced as a whole if it exists.
         classes: names of the classes, in the order of the labels.
         head_only: leave the backbone's weights out (a few kilobytes; the backbone must come with its own).
+        edits: the editor of this model, whose edits are kept in the header; ``bndl.edit.Editor.load(path, model)`` brings
+            them back, to be undone or gone on with.
     Returns:
         The path.
     """
@@ -47,6 +57,8 @@ def save(
     names = None if classes is None else [str(name) for name in classes]
     if names is not None and len(names) != layer.out_features:
         raise InputError(f"the model has {layer.out_features} classes, got {len(names)} names.")
+    if edits is not None and edits.layer is not layer:
+        raise InputError("these are the edits of another model: give the editor that was made of this one.")
     header = {
         "format_version": _FORMAT_VERSION,
         "bndl": __version__,
@@ -56,7 +68,7 @@ def save(
         "origin": layer.origin,
         "settings": layer.settings,
         "classes": names,
-    }
+    } | ({} if edits is None else {"edits": edits.to_dict()})
     prefix = f"{head}." if head else ""
     aliases = tuple(name for name in _names(model, layer) if name != prefix)
     state = {k: v for k, v in model.state_dict().items() if not k.startswith(aliases)}

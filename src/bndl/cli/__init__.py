@@ -16,9 +16,14 @@ COMMANDS = {
     "demo": "train on scikit-learn's digits, show what the decision layer adds, draw a picture",
     "train": "train a classifier by a recipe, on your data or a known set; stop it, resume it, on one device or many",
     "evaluate": "measure a run: calibration, errors, certainty, other data, corruptions; a table, JSON and a picture",
+    "predict": "predict a folder of images or a table of features, however large, with full uncertainty; resumable",
     "compare": "methods side by side on the same data: one table with intervals; the paper's tables beside ours",
     "sparsify": "take weights out of a run's decision layer, down to a few a class: a path, a table, a picture, a model",
+    "explain": "why a run decides as it does on an image: the features that add up to the decision, and where they look",
+    "report": "one HTML file about a run, to read and to mail: trust, classes, features, mistakes, what-if",
+    "explore": "the same page with a live model behind it, in your browser",
     "certify": "which features of a run are provably identifiable, with witnesses; or test the certificate itself",
+    "bench": "the claims of speed, measured here, next to the packages they compare with",
 }
 
 

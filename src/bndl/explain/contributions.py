@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 from bndl.convert import find_layer
 from bndl.errors import InputError
-from bndl.features import Inputs, evaluating, features_of
+from bndl.features import Head, Inputs, evaluating, features_of
 from bndl.layer import DecisionLayer
 
-__all__ = ["contribution_map", "contributions", "reasons"]
+__all__ = ["contribution_map", "contributions", "has_contribution_map", "reasons"]
 
 
 @torch.no_grad()
@@ -22,7 +22,8 @@ def contributions(layer: DecisionLayer, features: Tensor, classes: Tensor) -> Te
     Returns:
         (B, K); a row sums to the logit less the bias.
     """
-    return layer.theta(features).mean * layer.phi().mean[classes]
+    phi = layer.phi().mean
+    return layer.theta(features.to(phi.dtype)).mean * phi[classes]
 
 
 def reasons(model: nn.Module, x: Inputs, *, top: int = 5) -> list[list[tuple[int, float]]]:
@@ -44,21 +45,45 @@ def reasons(model: nn.Module, x: Inputs, *, top: int = 5) -> list[list[tuple[int
     ]
 
 
-@torch.no_grad()
-def contribution_map(layer: DecisionLayer, maps: Tensor, classes: Tensor) -> Tensor:
-    """Where the terms of a class's mean logit come from, for features that are averages of non-negative maps.
+def has_contribution_map(layer: Head) -> bool:
+    """Whether every term of the layer belongs to one map; a dense map mixes them."""
+    return not isinstance(layer, DecisionLayer) or layer.dense_map is None
 
-    Exact for a layer whose theta is the average-pooled map itself: not signed, no threshold, no dense map.
+
+@torch.no_grad()
+def contribution_map(layer: Head, maps: Tensor, classes: Tensor) -> Tensor:
+    r"""Where the terms of a class's mean logit come from, for features that are averages of maps; exact.
+
+    .. math:: l_c - b_c = \sum_p \frac{1}{HW} \sum_k \frac{\theta_k}{|h_k|} \Phi_{kc}\,(\pm M_{kp}), \quad
+              h_k = \frac{1}{HW} \sum_p M_{kp}
+
+    The ratio is 1 without a threshold on the features; with one a term is spread as its map is. Pixels are >= 0 where the
+    maps are. In front of a signed layer maps have both signs, and so has the result, which adds up all the same.
 
     Args:
-        layer: the decision layer.
-        maps: (B, in_features, H, W) the maps before pooling, >= 0.
+        layer: the decision layer; or a linear head, for whose maps :math:`\sum_k W_{ck} M_{kp} / HW` adds up likewise.
+        maps: (B, in_features, H, W) the maps before pooling, see :func:`bndl.explain.feature_maps`.
         classes: (B,) which class's logit to take apart.
     Returns:
         (B, H, W); an image sums to the logit less the bias.
+    Raises:
+        InputError: the layer has a dense map, whose features have no map of their own.
     """
-    if layer.signed or layer.alpha_theta or layer.dense_map is not None:
-        raise InputError("the map is exact only for a layer that is not signed, without alpha_theta and dense_map.")
-    weights = layer.phi().mean[classes]
-    kept = maps.index_select(1, layer.feature_ids)
-    return torch.einsum("bkhw,bk->bhw", kept, weights) / (maps.size(2) * maps.size(3))
+    if not has_contribution_map(layer):
+        raise InputError("the layer's dense map mixes all features, so none has a map of its own: use LIME for it.")
+    weights = _weights(layer, maps.mean(dim=(2, 3)), classes)
+    return torch.einsum("bkhw,bk->bhw", maps, weights.to(maps.dtype)) / (maps.size(2) * maps.size(3))
+
+
+def _weights(layer: Head, features: Tensor, classes: Tensor) -> Tensor:
+    """What a pixel of each map counts for, (B, in_features)."""
+    if not isinstance(layer, DecisionLayer):
+        return layer.weight[classes]
+    phi = layer.phi().mean
+    features = features.to(phi.dtype)
+    theta = layer.theta(features).mean
+    channel, negative = layer.feature_ids % layer.in_features, layer.feature_ids >= layer.in_features
+    sign = torch.where(negative, -1.0, 1.0).to(features.dtype)
+    own = features[:, channel] * sign  # > 0 wherever theta is
+    ratio = torch.where(theta > 0, theta / own.where(theta > 0, torch.ones_like(own)), torch.zeros_like(own))
+    return torch.zeros_like(features).index_add_(1, channel, phi[classes] * ratio * sign)
