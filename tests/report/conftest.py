@@ -1,5 +1,6 @@
 """What the tests of the page share: a browser, and the file of a made-up report."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from bndl.report.page import write
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed")
     if CHROMIUM is None:
-        pytest.skip("no chromium on the path")
+        without = pytest.fail if os.environ.get("BNDL_BROWSER") == "required" else pytest.skip
+        without("no chromium on the path: apt-get install chromium")
     with playwright.sync_playwright() as running:
         started = running.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield started
