@@ -8,6 +8,7 @@ import yaml
 
 import bndl
 from bndl.cli import main
+from bndl.cli import sparsify as command
 from bndl.layer import DecisionLayer
 from bndl.train import load_run
 
@@ -95,3 +96,18 @@ def test_what_cannot_be_done_is_said_in_one_sentence(capsys, runs, tmp_path):
     assert str(Path("nothing")) in refused(capsys, "nothing")
     (tmp_path / "file").write_text("")
     assert "another --out" in refused(capsys, str(runs / "bndl"), "--out", str(tmp_path / "file" / "x"))
+
+
+def test_no_model_lies_beside_the_figures_of_another(runs, tmp_path, monkeypatch):
+    (tmp_path / "model.safetensors").write_text("of an earlier call")
+    (tmp_path / "path.png").write_text("of an earlier call")
+
+    def killed(self, path):
+        keep(self, path)
+        raise SystemExit(9)
+
+    keep = command._Kept.__call__
+    monkeypatch.setattr(command._Kept, "__call__", killed)
+    with pytest.raises(SystemExit):
+        main(["sparsify", str(runs / "bndl"), "--nnz", "0.2", *QUICK, "--out", str(tmp_path)])
+    assert {file.name for file in tmp_path.iterdir()} == {"path.json"}

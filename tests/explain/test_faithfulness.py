@@ -187,6 +187,9 @@ def test_parts_of_a_network_are_found_from_the_top():
     wrapped = nn.Sequential(nn.Identity(), Net())
     assert main_parts(wrapped, torch.rand(1, 1, 4, 4)) == ("1.head", "1.blocks.1", "1.blocks.0")
     assert main_parts(nn.Sequential(nn.Conv2d(1, 1, 1)), torch.rand(1, 1, 4, 4)) == ("0",)
+    small, deep = (main_parts(CifarResNet(depth, 4, width=4), torch.rand(1, 3, 8, 8)) for depth in (8, 110))
+    assert small == ("fc", "stages.2", "stages.1", "stages.0", "bn1", "conv1") == deep  # 54 blocks would be too many
+    assert "stages.2.1" in main_parts(CifarResNet(20, 4, width=4), torch.rand(1, 3, 8, 8))
 
 
 @pytest.mark.parametrize("how", ["shuffle", "reset"])

@@ -89,6 +89,14 @@ def upload(page: Any, raw: bytes, name: str = "holiday <b>.png") -> None:
     page.set_input_files("#ask-file", {"name": name, "mimeType": "image/png", "buffer": raw})
 
 
+def half_done(route: Any) -> None:
+    """A job that is always in the middle, however fast the machine; stopping it is real."""
+    if route.request.method != "GET":
+        route.continue_()
+    else:
+        route.fulfill(json={"job": "", "state": "running", "done": 500, "total": 1000, "error": ""})
+
+
 def edit(page: Any) -> None:
     """Switch the feature off that is chosen at first, in all classes."""
     page.locator("[data-factor='0']").click()
@@ -116,15 +124,18 @@ def test_a_picture_is_uploaded_and_answered(browser, address, width) -> None:
 def test_lime_runs_with_progress_and_can_be_stopped(browser, address) -> None:
     with Visit(browser, address, hash="#ask=3") as page:
         page.locator("#lime-run").wait_for()
+        page.route(re.compile("/api/jobs/"), half_done)
         page.select_option("#lime-size", "1000")
         page.click("#lime-run")
-        page.locator("#lime-stop").wait_for()
+        page.wait_for_function("() => document.querySelector('#lime-status').textContent.startsWith('500 of')")
+        assert page.locator("#lime-progress").get_attribute("value") == "0.5"
         page.click("#lime-stop")
         assert page.locator("#lime-status").inner_text() == "Stopped."
+        page.unroute(re.compile("/api/jobs/"))
         page.select_option("#lime-size", "300")
         page.click("#lime-run")
         page.wait_for_function(
-            "Number(document.querySelector('#lime-progress').value) > 0 || document.querySelector('.lime-result img')"
+            "() => Number(document.querySelector('#lime-progress').value) > 0 || document.querySelector('.lime-result img')"
         )
         page.locator(".lime-result img").wait_for()
         first = page.locator(".lime-result img").get_attribute("src")
@@ -142,11 +153,11 @@ def test_an_edit_is_decided_on_all_data_and_saved(browser, address, folder, widt
         page.locator("#answer .waterfall").first.wait_for()
         assert page.locator("#save-model").is_disabled()
         edit(page)
-        page.locator("#whole .figure").first.wait_for()
+        page.locator("#whole .tile").first.wait_for()
         page.locator("#answer .edited").wait_for()
         assert "With your 1 edit." in page.locator("#answer .edited").inner_text()
         effect = page.evaluate("bndl.whatif.effect()")
-        counts = page.locator("#whole .big").all_text_contents()
+        counts = page.locator("#whole-effect .big").all_text_contents()
         assert page.evaluate("bndl.rows.all")
         assert counts[2:] == [str(len(effect["fixed"])), str(len(effect["broken"]))]
         assert page.locator("#whole .halves h3").all_text_contents() == [
@@ -159,10 +170,13 @@ def test_an_edit_is_decided_on_all_data_and_saved(browser, address, folder, widt
         (new,) = {path.name for path in (folder / "edited").iterdir()} - kept
         assert f"edited/{new}/" in page.locator("#save-said").inner_text()
         page.click("#edit-undo")
-        page.wait_for_function("document.querySelector('#whole').textContent.includes('No edit yet')")
-        page.wait_for_function("!document.querySelector('#answer .edited')")
+        page.wait_for_function("() => document.querySelectorAll('#whole-effect .big')[3].textContent === '0'")
+        page.wait_for_function("() => !document.querySelector('#answer .edited')")
+        assert not page.locator("#save-model").is_visible()
         page.click("#edit-redo")
-        page.locator("#whole .figure").first.wait_for()
+        page.wait_for_function(
+            "count => document.querySelectorAll('#whole-effect .big')[3].textContent === count", arg=counts[3]
+        )
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
@@ -171,7 +185,7 @@ def test_examples_are_chosen_and_trouble_is_told(browser, address) -> None:
         page.locator("#ask .tile").first.wait_for()
         page.select_option("#ask-outcome", "right")
         page.select_option("#ask-decile", "0")
-        page.wait_for_function("!document.querySelector('#ask .tile.wrong')")
+        page.wait_for_function("() => !document.querySelector('#ask .tile.wrong')")
         tile = page.locator("#ask .tile").first
         number = tile.get_attribute("data-example")
         tile.click()
@@ -182,7 +196,7 @@ def test_examples_are_chosen_and_trouble_is_told(browser, address) -> None:
         assert "numbered from 0" in page.locator("#ask-said").inner_text()
         page.fill("#ask-number", "11")
         page.keyboard.press("Enter")
-        page.wait_for_function("document.querySelector('.answer-head')?.textContent.includes('example 11')")
+        page.wait_for_function("() => document.querySelector('.answer-head')?.textContent.includes('example 11')")
         page.select_option("#ask-against", index=2)
         other = page.locator("#ask-against option").nth(2).inner_text()
         page.wait_for_function(
@@ -211,6 +225,6 @@ def test_many_clicks_end_with_the_last_one(browser, address) -> None:
         page.locator("#ask .tile").first.wait_for()
         for number in (1, 2, 3, 4, 5, 6):
             page.evaluate("number => { location.hash = `#ask=${number}`; }", number)
-        page.wait_for_function("document.querySelector('.answer-head')?.textContent.includes('example 6')")
+        page.wait_for_function("() => document.querySelector('.answer-head')?.textContent.includes('example 6')")
         time.sleep(1)
         assert "example 6 " in page.locator(".answer-head").inner_text()

@@ -514,7 +514,17 @@ def test_this_machine_has_several_names(host, client):
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8765", "file://", ""]
+    "origin",
+    [
+        "http://evil.example",
+        "null",
+        "http://127.0.0.1:9999",
+        "http://localhost:8765",
+        "file://",
+        "",
+        "http://[",
+        "ftp://127.0.0.1:8765",
+    ],
 )
 def test_another_origin_is_refused(origin, client):
     refused(client.post("/api/effect", json={}, headers={"origin": origin}), 403, "Another site's page")

@@ -96,6 +96,13 @@ def test_shown_examples_are_active_distinct_and_in_order(values, top, moderate):
     assert ordered[: len(shown.top)] == sorted((v for v in theta.tolist() if v > 0), reverse=True)[: len(shown.top)]
 
 
+def test_moderate_ones_lie_around_the_median_of_the_active():
+    theta = torch.cat([torch.arange(1.0, 102.0), torch.zeros(500)])  # the median of the active is 51
+    shown = shown_of(theta, num_top=4, num_moderate=3)
+    assert [float(theta[i]) for i in shown.top] == [101, 100, 99, 98]
+    assert sorted(float(theta[i]) for i in shown.moderate) == [50, 51, 52]
+
+
 @pytest.mark.parametrize("budget", [40_000, 120_000, 400_000, 10_000_000])
 def test_thumbs_fit_the_room_that_there_is(budget):
     album, generator = Album(), torch.Generator().manual_seed(0)

@@ -18,6 +18,7 @@ __all__ = ["Randomisation", "randomisation_check"]
 
 How = Literal["reset", "shuffle"]
 ExplainFn = Callable[[nn.Module, Tensor], Tensor]
+_MOST = 24  # parts, so that a check does not take for ever
 _MEASURED = 64  # images that batch norms are measured on
 
 
@@ -92,16 +93,15 @@ def randomisation_check(
 def main_parts(model: nn.Module, x: Inputs) -> tuple[str, ...]:
     """Names of the parts that one would draw of a network, the last to run first: stages or blocks with parameters.
 
-    Wrappers with one child that has parameters are looked into, and so are lists of blocks.
+    Wrappers with one child that has parameters are looked into, and so are lists of blocks, and stacks of blocks as
+    long as there are not too many.
     """
     path, module = "", model
     while len(inner := _children(path, module)) == 1:
         path, module = inner[0]
         if not _children(path, module):
             return (path,)
-    parts = []
-    for name, child in inner:
-        parts += _children(name, child) if isinstance(child, nn.ModuleList) else [(name, child)]
+    parts = _opened(inner)
     ran: list[str] = []
     hooks = [child.register_forward_hook(lambda *_, name=name: ran.append(name)) for name, child in parts]
     try:
@@ -115,6 +115,21 @@ def main_parts(model: nn.Module, x: Inputs) -> tuple[str, ...]:
         name for name, _ in parts if name not in last
     ]  # parts that do not run by themselves: where they are written
     return tuple(sorted(last, key=lambda name: -last[name]) + quiet[::-1])
+
+
+def _opened(parts: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """The parts, with lists (which do not run themselves) and stacks of blocks opened, level by level."""
+    while True:
+        level, lists = [], False
+        for name, child in parts:
+            inside = _children(name, child)
+            is_list = isinstance(child, nn.ModuleList)
+            is_stack = isinstance(child, nn.Sequential) and all(_children(n, c) for n, c in inside)
+            level += inside if is_list or (is_stack and len(inside) > 1) else [(name, child)]
+            lists |= is_list
+        if len(level) == len(parts) or (len(level) > _MOST and not lists):
+            return parts
+        parts = level
 
 
 def _children(path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -20,7 +20,7 @@ from bndl.report.faithful import faithfulness_of
 from bndl.report.features import feature_records, shown_of
 from bndl.report.figures import LEVEL, trust_of, verdict_of
 from bndl.report.mistakes import Asked, mistake_records
-from bndl.report.pictures import Pictures, pictures_of
+from bndl.report.pictures import Pictures, channels_last, pictures_of
 from bndl.report.rows import by_confidence, choose_rows, example_rows, names_of, num_rows
 from bndl.report.schema import Faithfulness, Meta, Method, ReportData, Thumbs
 
@@ -152,12 +152,13 @@ def collect(
     names = classes or (data.classes if data is not None else tuple(map(str, range(layer.out_features))))
     stage("figures")
     decided = decide(layer, features, classes=names, seed=options.seed, num_resamples=options.num_resamples)
-    pictures, said = pictures_of(model, layer, data, ready)
-    collected = _Collected(decided, pictures, options, stage)
-    stage("faithfulness")
-    faithfulness, unfaithful = _faithfulness(collected, dense)
-    limits = [*_LIMITS, *([_MAPS] if pictures.has_maps else []), *([_LIME] if options.num_lime else [])]
-    return collected.report(about, [*about.notes, said, unfaithful], limits, faithfulness)
+    with channels_last(model):
+        pictures, said = pictures_of(model, layer, data, ready)
+        collected = _Collected(decided, pictures, options, stage)
+        stage("faithfulness")
+        faithfulness, unfaithful = _faithfulness(collected, dense)
+        limits = [*_LIMITS, *([_MAPS] if pictures.has_maps else []), *([_LIME] if options.num_lime else [])]
+        return collected.report(about, [*about.notes, said, unfaithful], limits, faithfulness)
 
 
 def _each(data: LabelledSet) -> "list[tuple[Tensor, Tensor]]":

@@ -15,7 +15,7 @@ from bndl.report.schema import Faithfulness, Randomised
 
 __all__ = ["faithfulness_of"]
 
-_STEPS = 6  # points of a curve over images: each costs a pass an image
+_STEPS = 5  # points of a curve over images: each costs a pass an image
 _FEATURE_STEPS = 20  # and over features, which cost nothing
 _RANDOMISED = 16  # images of the randomisation check
 _PARTS = 8  # of the network that it draws anew, from the top

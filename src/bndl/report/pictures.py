@@ -1,7 +1,9 @@
 """The images behind the examples: read when they are needed, shrunk, on the album once; where features look."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from bndl.layer import DecisionLayer
 from bndl.progress import track
 from bndl.report.thumbs import LARGE, SMALL, Album, heated, shrunk
 
-__all__ = ["Pictures", "pictures_of"]
+__all__ = ["Pictures", "channels_last", "pictures_of"]
 
 _BATCH = 8  # images that pass the backbone together: more do not fit a processor's cache
 Ready = Callable[[Tensor], Tensor]
@@ -97,6 +99,23 @@ class Pictures:
     def large(self, images: Tensor) -> Tensor:
         """(B, 3, S, S) uint8, for what is looked at closely."""
         return shrunk(images, LARGE)
+
+
+@contextmanager
+def channels_last(model: nn.Module) -> Iterator[None]:
+    """Inside, images enter the model in the memory layout that convolutions on a CPU are a fifth faster with."""
+
+    def turned(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            one.contiguous(memory_format=torch.channels_last) if isinstance(one, Tensor) and one.dim() == 4 else one
+            for one in args
+        )
+
+    hook = model.register_forward_pre_hook(turned)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _of_feature(maps: FeatureMaps, row: int, feature: int) -> Tensor:

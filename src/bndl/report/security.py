@@ -118,7 +118,7 @@ class Guard:
         hosts = request.all("host")
         if len(hosts) != 1 or (self.rules.hosts is not None and _name(hosts[0]) not in self.rules.hosts):
             raise RefusedError("This address is not the explorer's own: open it as http://127.0.0.1.", status=421)
-        if any(urlsplit(origin).netloc != hosts[0] for origin in request.all("origin")):
+        if any(_place(origin) != hosts[0].lower() for origin in request.all("origin")):
             raise RefusedError("Another site's page asked for this: open the explorer's own page.", status=403)
         inside = request.path.startswith("/api/")
         if inside and request.one("sec-fetch-site") not in (None, "same-origin", "none"):
@@ -170,7 +170,7 @@ class _Request:
     @property
     def length(self) -> int:
         text = self.one("content-length") or "0"
-        return int(text) if text.isdecimal() else 0
+        return int(text[:18]) if text.isascii() and text.isdecimal() else 0
 
 
 def _same(given: str, known: str) -> bool:
@@ -182,6 +182,15 @@ def _name(host: str) -> str:
     """A ``Host`` header without its port, in lower case."""
     name = host.lower()
     return name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an ``Origin`` header; None where it is none."""
+    try:
+        found = urlsplit(origin)
+    except ValueError:
+        return None
+    return found.netloc.lower() if found.scheme in ("http", "https") else None
 
 
 def _much() -> RefusedError:

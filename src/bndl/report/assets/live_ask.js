@@ -3,7 +3,7 @@
 const asking = (() => {
   const only = lastOne();
   const changed = []; // called with the answer and its question
-  const box = h("div", { class: "answer", id: "answer", "aria-live": "polite" });
+  const box = h("div", { class: "answer", id: "answer" });
   let question = null; // {image, name, against}
   let answered = null;
 
@@ -66,7 +66,8 @@ function drawsChart(found) {
   const told = `${names[1]} comes out ahead in ${whole(against)} of ${whole(differences.length)} draws`;
   return chart({
     title: "What the posterior\u2019s draws say", label: told, height: 170,
-    note: h("span", {}, `Each draw is another plausible version of all weights and activations. `, named(second), ` comes out ahead in ${whole(against)} of ${whole(differences.length)}.`),
+    note: h("span", {}, `Each draw is another plausible version of all weights and activations. `, named(second), ` comes out ahead in ${whole(against)} of ${whole(differences.length)}.`,
+      second === found.runner_up && ` The ${surely(found.flip)} above takes this heap for a bell curve.`),
     draw: (svg, wide, tall) => {
       const [left, right, bottom] = [4, wide - 4, tall - 38];
       const x = (value) => left + ((value - start) / (end - start)) * (right - left);

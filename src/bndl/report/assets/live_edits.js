@@ -2,7 +2,7 @@
 
 function editsPanel() {
   const only = lastOne();
-  const figures = h("div", { id: "whole-effect", "aria-live": "polite" });
+  const figures = h("div", { class: "effect", id: "whole-effect", "aria-live": "polite" }); // in place of the page's own estimate
   const lists = h("div", { class: "halves live" });
   const saved = h("p", { class: "soft", id: "save-said", role: "status" });
   const save = button("Save the edited model", keep, { id: "save-model" });
@@ -40,30 +40,25 @@ function editsPanel() {
         figure("Right after", percent(found.right_after, 2), gain === 0 ? "no more and no fewer" : `${whole(Math.abs(gain))} ${gain > 0 ? "more" : "fewer"}`, gain < 0),
         figure("Mended", whole(found.num_fixed), `were wrong, now right; it was certain of ${whole(found.sure_fixed)}`),
         figure("Broken", whole(found.num_broken), `were right, now wrong; it was certain of ${whole(found.sure_broken)}`, found.num_broken > 0)),
-      classes.length ? h("p", { class: "soft" }, "By true class: ", classes.map((one, i) => [i ? "; " : "", named(one.class), ` ${whole(one.fixed)} mended, ${whole(one.broken)} broken`]), ".") : "",
-      other > 0 ? h("p", { class: "soft" }, `${many(other, "other answer")} changed from one wrong class to another.`) : "");
+      classes.length ? h("p", { class: "note" }, "By true class: ", classes.map((one, i) => [i ? "; " : "", h("strong", {}, named(one.class)), `: ${whole(one.fixed)} mended, ${whole(one.broken)} broken`]), ".") : "",
+      other > 0 ? h("p", { class: "note" }, `${many(other, "other answer")} changed from one wrong class to another.`) : "");
     lists.replaceChildren(part("Mended", found.fixed, found.num_fixed), part("Broken", found.broken, found.num_broken));
   }
 
   function update() {
     const { edits } = page.whatif;
     save.disabled = !edits.length;
-    lists.hidden = !edits.length;
-    if (!edits.length) {
-      only.stop();
-      figures.removeAttribute("aria-busy");
-      figures.replaceChildren(h("p", { class: "soft" }, "No edit yet. Change a weight above, and every example is decided anew."));
-      return;
-    }
+    box.hidden = !edits.length;
     figures.setAttribute("aria-busy", "true");
     only((signal) => ask("/api/effect", { method: "POST", json: { edits }, signal }), show,
-      (error) => { figures.removeAttribute("aria-busy"); figures.replaceChildren(trouble(error)); lists.hidden = true; });
+      (error) => { figures.removeAttribute("aria-busy"); figures.replaceChildren(trouble(error)); lists.replaceChildren(); });
   }
 
+  const box = h("div", { class: "panel", id: "whole" }, lists, h("div", { class: "save" }, save, saved));
   page.whatif.onChange(() => { save.disabled = true; });
   page.whatif.onChange(later(update, 200));
   update();
-  return h("div", { class: "panel", id: "whole" }, h("h3", {}, `On all ${many(meta.num_examples, "example")}`), figures, lists, h("div", { class: "save" }, save, saved));
+  return { figures, box };
 }
 
 // The page is drawn when this runs: put the live parts into it -----------------------------------------------------
@@ -75,5 +70,10 @@ page.onReady(() => {
     addEventListener("hashchange", followAsk);
     followAsk();
   }
-  page.sections.whatif.querySelector(".bench")?.after(editsPanel());
+  const { whatif } = page.sections;
+  if (!whatif.querySelector(".bench")) return; // there are no examples to try edits on
+  const { figures, box } = editsPanel();
+  whatif.querySelector(".bench > .effect").replaceWith(figures);
+  whatif.querySelector(".bench").after(box);
+  whatif.querySelector(".lead").textContent = `Turn a feature down, off or up, for one class or for all. Each time all ${many(meta.num_examples, "example")} are decided anew: see what that mends and what it breaks, and keep the model if it is worth it.`;
 });
