@@ -671,6 +671,12 @@ def test_a_labelled_batch_and_awkward_arrays():
 # ------------------------------------------------------------------------------------------------------ what is remembered
 
 
+def test_the_surest_decisions_can_be_told_apart():
+    z = torch.tensor([1.0, 8.0, 12.0, 25.0], dtype=torch.float64)
+    found = bndl.decide.flip_probability(z, torch.ones_like(z))
+    np.testing.assert_allclose(found, scipy.stats.norm.sf(z), rtol=1e-10)
+
+
 def test_what_does_not_depend_on_the_example_is_made_once():
     layer, h = make_layer(), rows(10, 8).abs()
     first = bndl.predict(layer, h)

@@ -19,6 +19,7 @@ test; with more, the paper asks about the runner-up alone, and is certain of dec
 draw is needed for the decision; draws, shared by all examples, are made for the probabilities.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -217,5 +218,5 @@ def odds_test(log_odds: Tensor, variance: Tensor, *, num_samples: int = TEST_SAM
 def flip_probability(mean: Tensor, variance: Tensor) -> Tensor:
     """P(difference < 0) for a Gaussian difference; 1/2 where it is exactly zero."""
     z = torch.where(mean == 0, 0.0, mean.double() / variance.double().sqrt())
-    flip: Tensor = torch.special.ndtr(-z)
+    flip: Tensor = torch.special.erfc(z * math.sqrt(0.5)) / 2  # ndtr is 0 from z = 9 on, and the surest would be alike
     return flip
