@@ -231,7 +231,7 @@ def damaged(record: dict, how: str) -> str:
     if how == "text":
         return "{"
     if how == "list":
-        return "[]"
+        return "[3]"
     if how == "foreign":
         return json.dumps({"format": "other"})
     changes = {
@@ -335,3 +335,31 @@ def test_a_compact_model_decides_anew_after_an_edit():
     assert not torch.equal(layer(H), first)
     editor.undo()
     assert torch.equal(layer(H), first)
+
+
+# --------------------------------------------------------------------------------------------------- what a page exports
+
+
+def test_the_list_of_a_page_is_made_to_the_head_as_it_stands(tmp_path):
+    listed = [
+        {"feature": 2, "target": 1, "factor": 0.5, "note": "x"},
+        {"feature": 0, "target": None, "factor": 0.0, "note": ""},
+    ]
+    (tmp_path / "edits.json").write_text(json.dumps(listed))
+    layer, by_hand = layer_of(), layer_of()
+    editor, other = Editor.load(tmp_path / "edits.json", layer), Editor(by_hand)
+    other.scale(2, 0.5, 1)
+    other.drop(0)
+    assert torch.equal(layer.weight, by_hand.weight)
+    assert editor.edits[0].note == "x"
+    editor.reset()
+    assert torch.equal(layer.weight, layer_of().weight)
+
+
+@pytest.mark.parametrize("listed", [[1], [{"feature": 99}], [{"factor": 1}], [{"feature": 1, "class": 2}]])
+def test_a_list_of_something_else_is_refused_and_changes_nothing(listed, tmp_path):
+    (tmp_path / "edits.json").write_text(json.dumps([{"feature": 2, "factor": 0.5}, *listed]))
+    layer = layer_of()
+    with pytest.raises(FileError, match="do not fit this decision layer"):
+        Editor.load(tmp_path / "edits.json", layer)
+    assert torch.equal(layer.weight, layer_of().weight)

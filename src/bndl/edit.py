@@ -163,7 +163,8 @@ class Editor:
         """An editor of the model with the edits that a file holds, which can be undone.
 
         Args:
-            path: what :meth:`save` wrote, or a model's file that ``bndl.save(..., edits=editor)`` wrote.
+            path: what :meth:`save` wrote, a model's file that ``bndl.save(..., edits=editor)`` wrote, or the list that a
+                report's page saved, which does not say which head it is of.
             model: the model before these edits, which are made now; or after them, as it was saved.
         Raises:
             FileError: the file is missing or damaged, or the edits are those of another head.
@@ -171,8 +172,10 @@ class Editor:
         record, editor = _read(Path(path)), cls(model)
         kept = editor.layer.weight.detach().clone()
         try:
-            edits = [Edit(**one) for one in record["edits"]]
-            if editor._before == record["after"] != record["before"]:
+            edits = [Edit(**one) for one in (record if isinstance(record, list) else record["edits"])]
+            if isinstance(record, list):  # of a page: made to the head as it stands
+                record = {"before": editor._before, "after": None}
+            elif editor._before == record["after"] != record["before"]:
                 for feature, text in record["columns"].items():
                     editor._write(editor._column(int(feature)), _decoded(text, like=kept[:, 0]))
                 editor._before = fingerprint(editor.layer)
@@ -180,7 +183,7 @@ class Editor:
                 raise InputError("they were made to another one")
             for edit in edits:
                 editor._apply(edit)
-            if fingerprint(editor.layer) != record["after"]:
+            if record["after"] not in (None, fingerprint(editor.layer)):
                 raise InputError("they give other weights than they did")
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:  # InputError is a ValueError
             editor._write(slice(None), kept)
@@ -266,8 +269,8 @@ def _decoded(text: str, *, like: Tensor) -> Tensor:
     return torch.frombuffer(bytearray(raw), dtype=like.dtype).reshape(like.size())
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The record in a JSON file, or in the header of a model's file."""
+def _read(path: Path) -> dict[str, Any] | list[Any]:
+    """The record in a JSON file, or in the header of a model's file; or the list of edits of a page."""
     if not path.is_file():
         raise FileError(f"there is no file {path}: give one that Editor.save or bndl.save wrote.")
     try:
@@ -281,6 +284,8 @@ def _read(path: Path) -> dict[str, Any]:
             record = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is damaged or holds no edits: write it again with Editor.save.") from error
+    if isinstance(record, list):
+        return record
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         raise FileError(f"{path} holds no edits of a decision layer: give a file that Editor.save wrote.")
     if record.get("version") != _VERSION:
