@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--image", type=int, default=0, help="which of its validation images")
     parser.add_argument("--perturbations", type=int, default=1000)
     parser.add_argument("--count", type=int, default=50, help="super-pixels wanted")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=10, help="images a pass, for both; 10 is what lime does by itself")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--single", type=int, default=2, help="calls of lime for one feature, to estimate K of them")
     parser.add_argument("--json", metavar="PATH")

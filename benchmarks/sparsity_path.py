@@ -95,7 +95,9 @@ def run_ours(head: nn.Linear, data: dict[str, FeatureSet], num_points: int) -> d
     started, clock = time.process_time(), time.perf_counter()
     path = bndl.sparsify(layer, data["train"], data["val"], num_points=num_points, progress=False)
     seconds, wall = time.process_time() - started, time.perf_counter() - clock
-    points = [{**p.to_dict(), "test": accuracy(model, data["test"])} for p, model in zip(path.points, path, strict=True)]
+    points = [
+        {**p.to_dict(), "test": accuracy(model, data["test"])} for p, model in zip(path.points, path, strict=True)
+    ]
     return {"seconds": seconds, "wall": wall, "points": points}
 
 
@@ -130,9 +132,7 @@ def glm_saga(
         yield elastic_net._unscaled(linear, mean, std), taken
 
 
-def run_glm_saga(
-    name: str, data: dict[str, FeatureSet], num_classes: int, figures: Figures, **options: int
-) -> None:
+def run_glm_saga(name: str, data: dict[str, FeatureSet], num_classes: int, figures: Figures, **options: int) -> None:
     fitting = parts(data["train"], data["val"], torch.Generator().manual_seed(0))[0]
     both = FeatureSet(torch.cat([d.features for d in fitting]), torch.cat([d.labels for d in fitting]))
     points: list[dict[str, Any]] = []
@@ -167,12 +167,12 @@ def compared(found: dict[str, Any]) -> Iterator[str]:
         if done < asked:
             whole = run["seconds"] * asked / done
             yield f"  extrapolated to {asked} penalties: {whole:.0f} s, {whole / ours['seconds']:.1f} times ours"
-    yield "\n| nnz | ours | " + " | ".join(f"glm_saga, {name}" for name in others) + " |"
+    yield "\n| nnz | ours |" + "".join(f" glm_saga, {name} |" for name in others)
     yield "|---|---|" + "---|" * len(others)
     for point in ours["points"]:
         theirs = [interpolated([(p["nnz"], p["test"]) for p in found[name]["points"]], point["nnz"]) for name in others]
         cells = ["-" if math.isnan(value) else f"{value:.2%}" for value in theirs]
-        yield f"| {point['nnz']:.4f} | {point['test']:.2%} | " + " | ".join(cells) + " |"
+        yield f"| {point['nnz']:.4f} | {point['test']:.2%} |" + "".join(f" {cell} |" for cell in cells)
 
 
 def main() -> None:
@@ -191,7 +191,10 @@ def main() -> None:
     head = dense_head(data["train"], C)
     figures.put("dense", accuracy(head, data["test"]))
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    print(f"{len(data['train']):,} x {args.features} features, {C} classes, dense: {figures.found['dense']:.2%}", flush=True)
+    print(
+        f"{len(data['train']):,} x {args.features} features, {C} classes, dense: {figures.found['dense']:.2%}",
+        flush=True,
+    )
     if "ours" in args.runs:
         figures.put("ours", run_ours(head, data, args.points))
     for name, epochs, every in (("few", args.epochs, 1), ("converged", MOST_EPOCHS, args.every)):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bndl import DecisionLayer, Objective, kl
 from bndl.errors import HeadError, InputError
 from bndl.layer import Posterior
-from bndl.objective import PRESETS, entry_cost
+from bndl.objective import PRESETS, entry_cost, gated_cost, slab_price
 from bndl.weibull import kl_to_gamma
 
 FEW = settings(deadline=None, max_examples=60)
@@ -40,7 +40,7 @@ def trained(**arguments: Any) -> DecisionLayer:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         layer = DecisionLayer(6, 4, init_shape=3.0, **arguments)
-        layer(torch.randn(8, 6))
+        layer(torch.randn(8, 6).to(layer.weight))
     return layer
 
 
@@ -122,6 +122,36 @@ def test_an_entry_that_the_data_do_not_need_comes_to_rest_at_zero_under_the_gate
     assert ends["paper"] > 0.5
 
 
+@FEW
+@given(
+    means=st.lists(st.floats(1e-12, 1e6) | st.just(0.0), min_size=1, max_size=4),
+    shape=ANY_SHAPE,
+    edge=st.floats(0.01, 1),
+    activity=st.floats(0.01, 0.99),
+    **PRIOR,
+)
+def test_the_slope_by_hand_is_autograds(means, shape, edge, activity, prior_shape, prior_rate):
+    objective = Objective(edge=edge, activity=activity, prior_shape=prior_shape, prior_rate=prior_rate)
+    mean = torch.tensor(means, dtype=torch.float64, requires_grad=True)
+    costs = entry_cost(Posterior(mean, double(shape)), objective)
+    (expected,) = torch.autograd.grad(costs.sum(), mean)
+    total, slope = gated_cost(mean.detach(), slab_price(double(shape), objective), objective)
+    assert total.item() == pytest.approx(costs.sum().item(), rel=1e-9, abs=1e-12)
+    active = mean > 0
+    torch.testing.assert_close(slope[active], expected[active], rtol=1e-6, atol=1e-9)
+    beyond = cost_and_slope(1e-13, shape, objective)[1]
+    torch.testing.assert_close(slope[~active], torch.full_like(slope[~active], beyond), rtol=1e-6, atol=1e-9)
+
+
+@FEW
+@given(mean=st.floats(0, 2.0**40, width=32), shape=ANY_SHAPE)
+def test_the_slope_by_hand_is_finite_in_float32(mean, shape):
+    price = slab_price(torch.tensor(shape), GATE)
+    total, slope = gated_cost(torch.tensor([mean]), price, GATE)
+    assert total.isfinite()
+    assert slope.isfinite().all()
+
+
 # ---------------------------------------------------------------------------------------------------- the paper's clamp
 
 
@@ -179,6 +209,27 @@ def test_kl_is_linear_in_beta_and_in_one_over_num_data(num_data, beta):
     without = kl(layer, num_data, objective=Objective(beta=1, phi="none")).item()
     cost = kl(layer, num_data, beta=beta).item()
     assert cost == pytest.approx(beta * (without + phi_sum(layer, GATE) / num_data), rel=1e-4, abs=1e-9)
+
+
+def test_a_beta_of_zero_costs_nothing_and_can_be_differentiated(monkeypatch):
+    layer = trained(dtype=torch.float64)
+    monkeypatch.setattr("bndl.objective.entry_cost", None)  # is not called
+    cost = kl(layer, 20, beta=0.0)
+    assert cost.item() == 0
+    assert cost.dtype == torch.float64
+    cost.backward()
+    assert torch.equal(layer.weight.grad, torch.zeros_like(layer.weight))
+
+
+def test_a_beta_of_zero_excuses_no_error():
+    with pytest.raises(InputError, match="num_data is the number"):
+        kl(trained(), 0, beta=0.0)
+    with pytest.raises(InputError, match="no objective is called"):
+        kl(trained(), 10, objective="mine", beta=0.0)
+    with pytest.raises(HeadError, match="no decision layer"):
+        kl(nn.Linear(3, 2), 10, beta=0.0)
+    with pytest.raises(InputError, match="in train\\(\\) mode first"):
+        kl(DecisionLayer(6, 4), 10, beta=0.0)
 
 
 def test_layers_add_up():

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bndl
 from bndl.features import FeatureSet
 from bndl.layer import ACTIVE_ABOVE, DecisionLayer
-from bndl.sparsify import noise, refit, walk
+from bndl.sparsify import noise, refit, run, walk
 from bndl.sparsify.refit import Head, Pool
 from bndl.sparsify.walk import Goal
 
@@ -23,7 +23,7 @@ C, HIDDEN = 10, 48
 def quick():
     """Shapes that are nearly right and few second thoughts will do here, and take a tenth of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bndl.calibrate._STEPS", 20)
+        patch.setattr(run, "_STEPS", 20)
         patch.setattr(walk, "_HANDFUL", 0)
         patch.setattr(walk, "_EXCHANGES", 1)
         yield
@@ -226,6 +226,10 @@ def test_a_layer_without_a_bias_gets_none(digits):
         ({"features_per_class": 0}, "at least 1"),
         ({"max_accuracy_drop": 2}, "0.01 for one point"),
         ({"num_points": 1}, "at least two points"),
+        ({"num_points": 2.5}, "num_points must be a whole number"),
+        ({"nnz": "a"}, "nnz must be a number"),
+        ({"features_per_class": 2.5}, "features_per_class must be a whole number"),
+        ({"max_accuracy_drop": "1"}, "max_accuracy_drop must be a number"),
         ({"mode": "magic"}, "prune, threshold"),
     ],
 )
@@ -271,34 +275,93 @@ def test_what_was_done_is_kept_when_interrupted(network, digits):
 def pool_of(network, digits):
     layer = layer_of(network)
     h = network[1](network[0](digits[0].tensors[0])).detach()
-    return Head.of(layer), Pool.of(layer, [FeatureSet(h, digits[0].tensors[1])], generator=torch.Generator())
+    pool = Pool.of(layer, [FeatureSet(h, digits[0].tensors[1])], generator=torch.Generator())
+    return Head.of(layer).times(pool.scale), pool
 
 
 def test_curvature_is_that_of_the_loss_with_a_bias_that_gives_way(network, digits):
     head, pool = pool_of(network, digits)
     weight = head.weight.clone().double().requires_grad_()
-    theta = pool.theta.double()
+    z = pool.z.double()
 
     def loss(weight):
-        return nn.functional.cross_entropy(theta @ weight.t() + head.bias, pool.labels)
+        return nn.functional.cross_entropy(z @ weight.t() + head.bias, pool.labels)
 
     gradient = torch.autograd.grad(loss(weight), weight)[0]
-    found, curvature = refit.slopes(head, pool)
-    assert torch.allclose(found.double(), gradient, atol=1e-4)
+    found = refit.slopes(head, pool)
+    assert torch.allclose(found.gradient.double(), gradient, atol=1e-4)
+    assert found.loss == pytest.approx(float((loss(weight) + 10 / len(z) * weight.square().sum()).detach()), rel=1e-4)
     c, k = 3, int(head.weight[3].argmax())
-    probs = (theta @ weight.t() + head.bias).softmax(1)[:, c].detach()
-    centred = theta[:, k] - theta[:, k].mean()
-    assert float(curvature[c, k]) == pytest.approx(float((probs * (1 - probs) * centred.square()).mean()), rel=1e-3)
+    probs = (z @ weight.t() + head.bias).softmax(1)[:, c].detach()
+    centred = z[:, k] - z[:, k].mean()
+    expected = float((probs * (1 - probs) * centred.square()).mean())
+    assert float(found.curvature[c, k]) == pytest.approx(expected, rel=1e-3)
+
+
+def test_soft_targets_are_what_a_head_says_and_the_loss_is_theirs(network, digits):
+    head, pool = pool_of(network, digits)
+    taught = pool.taught(head, torch.tensor(0.5))
+    assert torch.allclose(taught.soft, (head.logits(pool.z) * 0.5).softmax(1), atol=1e-6)
+    half = Head(head.weight * 0.5, head.bias * 0.5)
+    assert refit.slopes(half, taught).gradient.abs().max() < 1e-5  # the head that says just that
+    assert refit.slopes(head, taught).gradient.abs().max() > 1e-3
+    cross = -(taught.soft * head.logits(pool.z).log_softmax(1)).sum(1).mean()
+    assert refit.slopes(head, taught).loss == pytest.approx(
+        float(cross + 10 / len(pool.z) * head.weight.square().sum()), rel=1e-4
+    )
+
+
+def test_features_are_in_units_of_their_root_mean_square(network, digits):
+    layer, (head, pool) = layer_of(network), pool_of(network, digits)
+    used = pool.z.abs().amax(dim=0) > 0
+    assert torch.allclose(pool.z.square().mean(dim=0)[used], torch.ones(int(used.sum())), atol=1e-4)
+    h = network[1](network[0](digits[0].tensors[0])).detach()
+    expected = layer.eval()(h).detach()
+    found = head.logits(pool.z)
+    assert torch.allclose(found.sort(dim=0).values, expected.sort(dim=0).values, atol=1e-3)  # in another order
 
 
 def test_a_fit_moves_only_what_it_may_and_lowers_the_loss(network, digits):
     head, pool = pool_of(network, digits)
-    mask = Goal(100).keep(head.weight)
+    for mask in (Goal(100).keep(head.weight), Goal(14).keep(head.weight)):  # most features in use, and few
+        cut = Head(head.weight * mask, head.bias)
+        found = refit.refit(cut, mask, pool, passes=3, generator=torch.Generator().manual_seed(0))
+        assert (found.weight[~mask] == 0).all()
+        assert (found.weight >= 0).all()
+        assert refit.slopes(found, pool).loss < 0.9 * refit.slopes(cut, pool).loss
+
+
+def test_a_fit_reaches_the_optimum_of_the_objective(network, digits):
+    head, pool = pool_of(network, digits)
+    mask = Goal(60).keep(head.weight)
     cut = Head(head.weight * mask, head.bias)
-    found = refit.refit(cut, mask, pool, passes=3, generator=torch.Generator().manual_seed(0))
-    assert (found.weight[~mask] == 0).all()
-    assert (found.weight >= 0).all()
-    assert pool.loss(found) < pool.loss(cut)
+    found = refit.refit(cut, mask, pool, passes=8, generator=torch.Generator().manual_seed(0))
+    u = cut.weight.clone().requires_grad_()
+    bias = cut.bias.clone().requires_grad_()
+    optimizer = torch.optim.Adam([u, bias], lr=0.03)
+    for _ in range(600):
+        optimizer.zero_grad()
+        (
+            nn.functional.cross_entropy(pool.z @ (u * mask).t() + bias, pool.labels)
+            + 10 / len(pool.z) * (u * mask).square().sum()
+        ).backward()
+        optimizer.step()
+        with torch.no_grad():
+            u.clamp_(min=0)
+    best = refit.slopes(Head((u * mask).detach(), bias.detach()), pool).loss
+    assert refit.slopes(found, pool).loss == pytest.approx(best, rel=0.05)
+
+
+def test_the_walk_takes_what_predicts_unseen_examples_best(network, digits, monkeypatch):
+    """Of the two targets: one that says nonsense is never taken, whichever it is."""
+    pool = pool_of(network, digits)[1]
+    start = Head.of(layer_of(network))
+    dull = replace(pool, labels=pool.labels.roll(1))
+    monkeypatch.setattr(Pool, "taught", lambda self, head, scale: dull)
+    judge = replace(pool, z=pool.z[:200], labels=pool.labels[:200])
+    (found,) = walk.walk(start, pool, judge, [Goal(200)], generator=torch.Generator().manual_seed(0))
+    right = (found.times(pool.scale).logits(pool.z).argmax(1) == pool.labels).float().mean()
+    assert right > 0.9
 
 
 def test_a_goal_keeps_the_best_and_one_of_each_class():
@@ -319,15 +382,21 @@ def test_an_exchange_mends_a_bad_choice(network, digits, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     mask = Goal(40).keep(torch.rand(head.weight.size(), generator=generator))  # at random
     bad = walk._fitted(Head(head.weight * mask, head.bias), mask, pool, passes=2, generator=generator)
-    mended = walk._exchanged(bad, mask, Goal(40), pool, generator=generator)
-    assert int((mended.weight > 0).sum()) <= 40
-    assert pool.loss(mended) < 0.7 * pool.loss(bad)
+    mended, now = walk._exchanged(bad, mask, Goal(40), pool, generator=generator)
+    assert int(now.sum()) == 40
+    assert (mended.weight[~now] == 0).all()
+    assert refit.slopes(mended, pool).loss < 0.7 * refit.slopes(bad, pool).loss
 
 
-def test_nothing_is_exchanged_with_fewer_examples_than_weights(network, digits):
+def test_nothing_is_exchanged_with_fewer_examples_than_weights_or_many_weights(network, digits, monkeypatch):
     head, pool = pool_of(network, digits)
-    few = replace(pool, theta=pool.theta[:400], labels=pool.labels[:400])
-    assert walk._exchanged(head, head.weight > 0, Goal(40), few, generator=torch.Generator()) is head
+    mask = Goal(40).keep(torch.rand(head.weight.size(), generator=torch.Generator().manual_seed(0)))
+    head = Head(head.weight * mask, head.bias)
+    few = replace(pool, z=pool.z[:400], labels=pool.labels[:400])
+    assert walk._exchanged(head, mask, Goal(40), few, generator=torch.Generator())[0] is head
+    assert walk._exchanged(head, mask, Goal(40), pool, generator=torch.Generator())[0] is not head
+    monkeypatch.setattr(walk, "_FEW", 3)  # weights a class, and here are four
+    assert walk._exchanged(head, mask, Goal(40), pool, generator=torch.Generator())[0] is head
 
 
 def test_the_shift_leaves_predictions_and_removes_half():
@@ -352,3 +421,57 @@ def test_less_noise_where_a_decision_rests_on_little():
     assert factor > 1
     assert torch.allclose(layer.phi().shape, before * factor, rtol=1e-3)
     assert torch.equal(layer(h).argmax(1), decisions)
+
+
+def test_what_never_varies_costs_nothing_and_goes_first():
+    generator = torch.Generator().manual_seed(0)
+    z, weight = torch.rand(300, 6, generator=generator), torch.rand(3, 6, generator=generator)
+    z[:, 2], weight[:, 2] = 1.0, 5.0  # the largest weights of all, which a bias can do without
+    labels = (z @ weight.t()).argmax(dim=1)
+    pool = Pool(z, labels, None, torch.ones(6), True)
+    mask = walk._step(Head(weight, torch.zeros(3)), Goal(15), pool, generator=generator)[1]
+    assert not mask[:, 2].any()
+    assert mask.sum() == 15
+
+
+def test_what_judges_has_not_been_learnt_from(digits):
+    train, val = (FeatureSet(*data.tensors) for data in digits[:2])
+    (first, second), judge = run.parts(train, val, torch.Generator().manual_seed(0))
+    assert first is train
+    assert len(second) + len(judge) == len(val)
+    rows = {tuple(row.tolist()) for row in judge.features}
+    assert not rows & {tuple(row.tolist()) for row in second.features}
+    counts = [part.labels.bincount(minlength=C) for part in (second, judge)]
+    assert (counts[0] - counts[1]).abs().max() <= 1
+    (only,), held = run.parts(train, None, torch.Generator().manual_seed(0))
+    assert len(only) + len(held) == len(train)
+
+
+def test_the_chosen_point_has_a_noise_of_its_own_where_that_predicts_better(network, digits, monkeypatch):
+    hidden = [network[1](network[0](data.tensors[0])).detach() for data in digits]
+    train, val = (FeatureSet(h, data.tensors[1]) for h, data in zip(hidden[:2], digits[:2], strict=True))
+    point = bndl.sparsify(layer_of(network), train, val, nnz=0.2, num_points=2).points[0]
+    noisy = layer_of(network)
+    bad = {name: tensor.clone() for name, tensor in point.state.items()}
+    bad["theta_raw_shape"].fill_(-3.0)
+    found = run.refined(replace(point, nll=9.0, state=bad), noisy, train, val)
+    assert found.nll < 1
+    assert (found.state["theta_raw_shape"] > -3).all()
+    assert run.refined(replace(point, nll=0.0), noisy, train, val).state is point.state  # no better: left as it is
+    monkeypatch.setattr(run, "refined", lambda point, *_, **__: replace(point, nll=-1.0))
+    path = bndl.sparsify(layer_of(network), train, val, nnz=0.2, num_points=2)
+    assert [point.nll == -1 for point in path.points] == [False, True]
+
+
+def test_no_class_loses_its_last_weight_to_a_fit():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.rand(300, 2, generator=generator)
+    labels = (z[:, 0] > 0.5).long()  # feature 0 speaks against class 0, whose only weight it has
+    pool = Pool(z, labels, None, torch.ones(2), True)
+    mask = torch.tensor([[True, False], [True, False]])
+    head = Head(mask * 0.3, torch.zeros(2))
+    plain = refit.refit(head, mask, pool, passes=8, generator=generator)
+    assert plain.weight[0, 0] == 0
+    kept = walk._fitted(head, mask, pool, passes=8, generator=generator)
+    assert 0 < kept.weight[0, 0] < 0.1
+    assert kept.weight[1, 0] > 1

@@ -21,7 +21,7 @@ from bndl import weibull
 from bndl.features import FeatureSet
 from bndl.layer import DecisionLayer
 
-__all__ = ["best_log_scale", "calibrate", "scaled_nll"]
+__all__ = ["best_log_scale", "calibrate", "sampled_logits", "scaled_nll"]
 
 _SHAPE = 10.0  # k_0: where the noise starts from, and what its prior is about
 _STEPS = 200
@@ -31,8 +31,11 @@ _WEIGHTS = 2**19  # numbers: sampled weights a step
 _BLOCK = 2**22  # numbers: features at a time
 
 
-def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Generator) -> None:
-    """Fit the layer's shapes, afresh, and the scale of its logits to ``data``, in place."""
+def calibrate(
+    layer: DecisionLayer, data: FeatureSet, *, generator: torch.Generator, num_steps: int | None = None
+) -> None:
+    """Fit the layer's shapes, afresh, and the scale of its logits to ``data``, in place; in 200 steps by default."""
+    num_steps = _STEPS if num_steps is None else num_steps
     layer.reset_shapes(_SHAPE)
     log_scale = nn.Parameter(best_log_scale(*_mean_logits(layer, data), prior=True))
     levels = [_Level(raw, layer) for raw in _raw_shapes(layer)]
@@ -44,8 +47,8 @@ def calibrate(layer: DecisionLayer, data: FeatureSet, *, generator: torch.Genera
         {"params": [log_scale], "lr": 0.015},
     ]
     optimizer = torch.optim.Adam([group for group in groups if group["params"]])
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
-    for _ in range(_STEPS):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    for _ in range(num_steps):
         rows = torch.randint(len(data), (_ROWS,), generator=generator, device=generator.device)
         batch = (data if len(data) <= _ROWS else data.take(rows)).like(log_scale)
         optimizer.zero_grad()
@@ -140,9 +143,24 @@ def _spread_of_map(layer: DecisionLayer, batch: FeatureSet) -> Tensor | float:
 
 
 def _predictive_nll(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor, generator: torch.Generator) -> Tensor:
-    theta, phi, offset = layer.theta(batch.features), layer.phi(), layer.offset()
+    S = max(4, min(_DRAWS, _WEIGHTS // layer.weight.numel()))
+    logits = sampled_logits(layer, batch.features, S, generator=generator) * log_scale.exp()
+    chosen = logits.log_softmax(dim=-1).gather(2, batch.labels.expand(S, -1)[..., None])[..., 0]
+    loss: Tensor = math.log(S) - chosen.logsumexp(dim=0).mean()
+    return loss
+
+
+def sampled_logits(layer: DecisionLayer, features: Tensor, num_samples: int, *, generator: torch.Generator) -> Tensor:
+    """Logits (S, N, C) of S draws that all rows share; gradients go to the shapes alone.
+
+    Args:
+        layer: the decision layer.
+        features: (N, in_features).
+        num_samples: S.
+        generator: of the draws.
+    """
+    theta, phi, offset, S = layer.theta(features), layer.phi(), layer.offset(), num_samples
     mean, (C, K) = phi.mean.detach(), phi.mean.size()
-    S = max(4, min(_DRAWS, _WEIGHTS // (C * K)))
     log_draws = weibull.log_exponential(S, K, like=mean, generator=generator)
     weights = mean * weibull.noise(weibull.log_exponential(S, C, K, like=mean, generator=generator), phi.shape)
     if layer.theta_shape == "feature":
@@ -150,10 +168,8 @@ def _predictive_nll(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor, 
         logits = (theta.mean.detach() @ weights.flatten(0, 1).t()).unflatten(1, (S, C)).transpose(0, 1)
     else:
         logits = torch.bmm(theta.mean.detach() * weibull.noise(log_draws[:, None], theta.shape), weights.mT)
-    logits = (logits if offset is None else logits + offset.detach()) * log_scale.exp()
-    chosen = logits.log_softmax(dim=-1).gather(2, batch.labels.expand(S, -1)[..., None])[..., 0]
-    loss: Tensor = math.log(S) - chosen.logsumexp(dim=0).mean()
-    return loss
+    sampled: Tensor = logits if offset is None else logits + offset.detach()
+    return sampled
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,10 @@ from bndl.layer import DecisionLayer
 from bndl.objective import Objective, kl
 from bndl.progress import track
 
-__all__ = ["Epoch", "Kept", "Task", "train_weights"]
+__all__ = ["Epoch", "Kept", "Step", "Task", "autograd_step", "train_weights"]
+
+Step: TypeAlias = Callable[[Any, Tensor, float], Tensor]
+"""(inputs, labels, beta) -> the loss of a batch; its gradients are left in the parameters' ``.grad``."""
 
 _WARM_UP = 0.1  # share of the steps over which the learning rate and beta rise
 _QUIET = 50.0  # the Weibull shape while weights learn: more noise costs accuracy, and is fitted afterwards anyhow
@@ -39,10 +42,11 @@ class Task:
     """What is trained on what: the layer on cached features, or the whole model on its inputs."""
 
     module: nn.Module
-    num_data: int
     num_steps: int  # an epoch
     batches: Callable[[], Iterable[tuple[Inputs, Tensor]]]
     validation: Callable[[], FeatureSet]
+    beta: float  # weight of the KL after warm-up
+    start: Callable[[], Step]  # called for each learning rate anew, when the weights and shapes are where they start
 
 
 @dataclass
@@ -61,7 +65,6 @@ def train_weights(
     layer: DecisionLayer,
     epochs: int,
     rates: Sequence[float],
-    objective: Objective,
     progress: bool | None,
 ) -> Kept:
     """Train at one rate after the other, while that pays, and leave the module at what was best on the validation data, also
@@ -75,7 +78,7 @@ def train_weights(
             layer.reset_shapes(_QUIET)
             tried = Kept(rate, best.losses, best.state, list(history))
             try:
-                _train_at(task, layer, epochs, tried, start, objective, progress)
+                _train_at(task, layer, epochs, tried, start, progress)
             except InputError:  # the loss is not finite: a rate too far
                 if rate == rates[0]:
                     raise
@@ -96,15 +99,14 @@ def _train_at(
     epochs: int,
     tried: Kept,
     start: Tensor,
-    objective: Objective,
     progress: bool | None,
 ) -> None:
     """Train at one rate; ``tried`` holds what has to be beaten and takes up what beats it, and the start, clearly."""
-    module, steps = task.module, task.num_steps
-    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=tried.lr, weight_decay=0.0)
+    module, steps, step = task.module, task.num_steps, task.start()
+    optimizer, alone = _optimizer(module, tried.lr), module is layer
     lowest, waited = torch.inf, 0
     for number in track(range(1, epochs + 1), f"fit at {tried.lr:g}", progress=progress):
-        loss = _epoch(task, optimizer, (number - 1) * steps, epochs * steps, tried.lr, objective)
+        loss = _epoch(task, step, optimizer, (number - 1) * steps, epochs * steps, tried.lr)
         losses = scaled_nll(layer, task.validation())
         mean = float(losses.mean())
         tried.history.append(Epoch(number, loss, mean))
@@ -112,34 +114,47 @@ def _train_at(
             tried.epoch, tried.losses, tried.state = number, losses, copy.deepcopy(module.state_dict())
         waited = 0 if mean < min(lowest, float(start.mean())) else waited + 1
         lowest = min(lowest, mean)
-        if waited >= _PATIENCE and module is layer:  # a whole network gains late, as the rate falls
+        if waited >= _PATIENCE and alone:  # a whole network gains late, as the rate falls
             break
 
 
-def _epoch(
-    task: Task, optimizer: torch.optim.Optimizer, step: int, num_steps: int, lr: float, objective: Objective
-) -> float:
-    """One pass over the training data; the mean loss."""
+def _optimizer(module: nn.Module, lr: float) -> torch.optim.Optimizer:
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    # the fused kernel is twice as fast for a head; on strided parameters it is wrong and says nothing
+    fused = isinstance(module, DecisionLayer) and all(parameter.is_contiguous() for parameter in parameters)
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0, fused=fused or None)
+
+
+def _epoch(task: Task, step: Step, optimizer: torch.optim.Optimizer, done: int, num_steps: int, lr: float) -> float:
+    """One pass over the training data, after so many steps ``done``; the mean loss."""
     task.module.train()
     total, count = 0.0, 0
     for inputs, labels in task.batches():
-        step += 1
-        warm = min(1.0, step / max(1.0, _WARM_UP * num_steps))
+        done += 1
+        warm = min(1.0, done / max(1.0, _WARM_UP * num_steps))
         for group in optimizer.param_groups:
-            group["lr"] = lr * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, step / num_steps)))
-        _, logits = one_pass(task.module, inputs)
-        loss = F.cross_entropy(logits, labels) + kl(
-            task.module, task.num_data, objective=objective, beta=warm * objective.beta
-        )
-        if not torch.isfinite(loss):
+            group["lr"] = lr * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, done / num_steps)))
+        loss = float(step(inputs, labels, warm * task.beta))
+        if not math.isfinite(loss):
             raise InputError(
                 "the loss is not finite: lower lr, keep parameters in float32, or look for huge values in the inputs."
             )
-        optimizer.zero_grad()
-        loss.backward()
         optimizer.step()
-        total, count = total + float(loss.detach()) * len(labels), count + len(labels)
+        total, count = total + loss * len(labels), count + len(labels)
     return total / max(1, count)
+
+
+def autograd_step(module: nn.Module, num_data: int, objective: Objective) -> Step:
+    """A step of any module that holds a decision layer."""
+
+    def step(inputs: Inputs, labels: Tensor, beta: float) -> Tensor:
+        _, logits = one_pass(module, inputs)
+        loss = F.cross_entropy(logits, labels) + kl(module, num_data, objective=objective, beta=beta)
+        module.zero_grad()
+        loss.backward()
+        return loss.detach()
+
+    return step
 
 
 def _is_clearly_better(losses: Tensor, start: Tensor) -> bool:

@@ -17,9 +17,10 @@ from torch.utils.data import DataLoader, Dataset
 from bndl.calibrate import calibrate
 from bndl.convert import find_layer
 from bndl.decide import Decider
-from bndl.elbo import Epoch, Task, train_weights
+from bndl.elbo import Epoch, Step, Task, autograd_step, train_weights
 from bndl.errors import InputError
 from bndl.features import FeatureSet, Inputs, check_labels, extract, split_batch
+from bndl.head_step import HeadStep
 from bndl.layer import DecisionLayer
 from bndl.objective import Objective, resolve
 from bndl.predict import about_empty, decide_all
@@ -99,12 +100,13 @@ def fit(
             if val is None:
                 everything = train
                 rows, val = hold_out(train, generator)
-            task = _frozen_task(layer, train, rows, val, batch_size, generator)
+            task = _frozen_task(layer, train, rows, val, batch_size, chosen, generator)
         else:
-            task = _whole_task(model, train_loader, lambda: read(val_loader), batch_size, given=val_loader is not None)
+            validation = None if val_loader is None else partial(read, val_loader)
+            task = _whole_task(model, train_loader, validation, batch_size, chosen)
         before = _nll(layer, task.validation())
         rates = (lr,) if lr is not None else _RATES if freeze else _RATES[:1]
-        kept = train_weights(task, layer, epochs, rates, chosen, progress)
+        kept = train_weights(task, layer, epochs, rates, progress)
         val = task.validation()
         # weights that no example has touched may be calibrated on all examples that were given
         _calibrate(layer, everything if everything is not None and kept.epoch == 0 else val, generator)
@@ -115,7 +117,13 @@ def fit(
 
 
 def _frozen_task(
-    layer: DecisionLayer, train: FeatureSet, rows: Tensor, val: FeatureSet, batch_size: int, generator: torch.Generator
+    layer: DecisionLayer,
+    train: FeatureSet,
+    rows: Tensor,
+    val: FeatureSet,
+    batch_size: int,
+    objective: Objective,
+    generator: torch.Generator,
 ) -> Task:
     """The layer alone, on these rows of the features, which need not fit into memory: only batches are copied."""
 
@@ -125,13 +133,22 @@ def _frozen_task(
             batch = train.take(chosen).like(layer.weight)
             yield batch.features, batch.labels
 
-    return Task(layer, len(rows), math.ceil(len(rows) / batch_size), batches, lambda: val)
+    def start() -> Step:
+        if HeadStep.applies(layer, objective):
+            return HeadStep(layer, train, rows=rows, objective=objective, generator=generator)
+        return autograd_step(layer, len(rows), objective)
+
+    return Task(layer, math.ceil(len(rows) / batch_size), batches, lambda: val, objective.beta, start)
 
 
 def _whole_task(
-    model: nn.Module, loader: Any, validation: Callable[[], FeatureSet], batch_size: int, *, given: bool
+    model: nn.Module,
+    loader: Any,
+    validation: Callable[[], FeatureSet] | None,
+    batch_size: int,
+    objective: Objective,
 ) -> Task:
-    if not given:
+    if validation is None:
         raise InputError("with freeze=False give a val_loader: what the backbone learns from cannot also judge it.")
     if isinstance(loader, Dataset):
         loader = DataLoader(loader, batch_size=batch_size, shuffle=True)
@@ -149,7 +166,8 @@ def _whole_task(
             yield inputs, check_labels(labels, layer.out_features, count=len(labels)).to(layer.weight.device)
 
     num_data = len(data) if data is not None else sum(len(labels) for _, labels in batches())
-    return Task(model, num_data, len(loader), batches, validation)
+    start = partial(autograd_step, model, num_data, objective)
+    return Task(model, len(loader), batches, validation, objective.beta, start)
 
 
 def _calibrate(layer: DecisionLayer, data: FeatureSet, generator: torch.Generator) -> None:

@@ -95,6 +95,10 @@ def kl(model: nn.Module, num_data: int, *, objective: Objective | str = "default
     layers = [module for module in model.modules() if isinstance(module, DecisionLayer)]
     if not layers:
         raise HeadError(f"{type(model).__name__} has no decision layer: call model = bndl.convert(model) first.")
+    if any(layer._last_theta is None for layer in layers):
+        raise InputError("kl needs the posterior of a batch: call the model on one in train() mode first.")
+    if chosen.beta == 0:  # nothing to compute: an empty sum, which can be differentiated all the same
+        return torch.stack([weibull.at_least_float32(layer.weight[:0]).sum() for layer in layers]).sum()
     return chosen.beta * torch.stack([_layer_cost(layer, num_data, chosen) for layer in layers]).sum()
 
 
@@ -108,27 +112,71 @@ def resolve(objective: Objective | str) -> Objective:
 
 
 def _layer_cost(layer: DecisionLayer, num_data: int, objective: Objective) -> Tensor:
-    theta = layer._last_theta
-    if theta is None:
-        raise InputError("kl needs the posterior of a batch: call the model on one in train() mode first.")
-    cost = entry_cost(theta, objective).sum(dim=-1).mean()
-    if objective.phi == "none":
-        return cost
-    phi_cost = entry_cost(layer.phi(), objective).sum()
-    return cost + phi_cost / (num_data * (layer.num_features if objective.phi == "feature-mean" else 1))
+    assert layer._last_theta is not None
+    cost = entry_cost(layer._last_theta, objective).sum(dim=-1).mean()
+    share = phi_share(layer, num_data, objective)
+    return cost + share * entry_cost(layer.phi(), objective).sum() if share else cost
+
+
+def phi_share(layer: DecisionLayer, num_data: int, objective: Objective) -> float:
+    """What the sum over the entries of Phi is multiplied by: 1/N, 1/(N K) or 0."""
+    return {"sum": 1.0, "feature-mean": 1 / layer.num_features, "none": 0.0}[objective.phi] / num_data
 
 
 def entry_cost(posterior: Posterior, objective: Objective) -> Tensor:
     """The cost of each entry, with the dims of the posterior's mean (see this module's first lines for the formula)."""
-    mean, shape = weibull.at_least_float32(posterior.mean), posterior.shape
-    a, b = objective.prior_shape, objective.prior_rate
+    mean = weibull.at_least_float32(posterior.mean)
     if objective.zero == "paper":
-        return weibull.kl_to_gamma(mean.clamp_min(_PAPER_CLAMP), shape, prior_shape=a, prior_rate=b)
-    edge = objective.edge * a / b
-    active = mean > torch.finfo(mean.dtype).tiny  # below it the gradient of mean / gate overflows
-    safe = torch.where(active, mean, torch.full_like(mean, edge))
-    gate = -torch.expm1(-safe / edge)
-    slab = weibull.kl_to_gamma(safe / gate, shape, prior_shape=a, prior_rate=b)
-    return torch.where(
-        active, gate * (slab + math.log((1 - objective.activity) / objective.activity)), torch.zeros_like(mean)
-    )
+        a, b = objective.prior_shape, objective.prior_rate
+        return weibull.kl_to_gamma(mean.clamp_min(_PAPER_CLAMP), posterior.shape, prior_shape=a, prior_rate=b)
+    x, a = mean / gate_width(objective), objective.prior_shape
+    least = torch.finfo(x.dtype).tiny
+    active, x = x > least, x.clamp_min(least)  # keeps log(0) out of the gradient as well
+    gate = -torch.expm1(-x)
+    cost = gate * (slab_price(posterior.shape, objective) + a * torch.log(gate / x)) + a * objective.edge * x
+    return torch.where(active, cost, 0.0)
+
+
+def gate_width(objective: Objective) -> float:
+    """s, the width of the gate, in units of the mean."""
+    return objective.edge * objective.prior_shape / objective.prior_rate
+
+
+def slab_price(shape: Tensor, objective: Objective) -> Tensor:
+    r"""What the shape k and the prior add to the cost of an active entry, whatever its mean: :math:`\kappa(k)`.
+
+    With :math:`x = m/s` and :math:`y = x/\rho`, the slab's mean in units of s, the gated cost is
+
+    .. math:: \rho\,(\kappa - a \ln y) + a \epsilon x, \quad
+              \kappa = \mathrm{KL}(\mathrm{Weibull}(a/b, k)\,\|\,\mathrm{Gamma}) + \ln\tfrac{1-\pi}{\pi}
+                       - a\,(1 + \ln \epsilon)
+
+    where :math:`\epsilon` is ``edge``: s in units of the prior mean a/b.
+    """
+    a, b, shape = objective.prior_shape, objective.prior_rate, weibull.at_least_float32(shape)
+    at_prior_mean = weibull.kl_to_gamma(torch.full_like(shape, a / b), shape, prior_shape=a, prior_rate=b)
+    return at_prior_mean + math.log((1 - objective.activity) / objective.activity) - a * (1 + math.log(objective.edge))
+
+
+@torch.no_grad()
+def gated_cost(mean: Tensor, price: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+    r"""The gated cost of all entries together, and its slope in each of their means, by hand.
+
+    .. math:: \frac{\partial}{\partial m} =
+              \frac{1}{s}\,\bigl((1 - \rho)\,(\kappa + a - a \ln y) - \frac{a}{y} + a \epsilon\bigr)
+
+    Args:
+        mean: m >= 0, any dims, in float32 or better. At 0 the slope is the limit from above.
+        price: :func:`slab_price` of the shapes, broadcastable to ``mean``.
+        objective: its prior and gate.
+    Returns:
+        A scalar, and a tensor like ``mean``.
+    """
+    a, width = objective.prior_shape, gate_width(objective)
+    x = mean.mul(-1 / width).clamp_max_(-torch.finfo(mean.dtype).tiny)  # -m/s: saves a few passes
+    gate = torch.expm1(x)  # -rho
+    inverse = gate / x  # 1/y
+    slab = torch.add(price + a, inverse.log(), alpha=a)
+    total = a * (gate.sum() - objective.edge * x.sum()) - torch.dot(gate.flatten(), slab.flatten())
+    slope = slab.addcmul(slab, gate).sub_(inverse, alpha=a).add_(a * objective.edge)
+    return total, slope.div_(width)

@@ -107,12 +107,12 @@ class _Meter:
 
 def run(args: argparse.Namespace) -> int:
     """Load, predict, tell."""
-    from bndl.stream import load_predictor, predict_to_file
+    from bndl.stream import load_predictor, predict_to_file, to_text
 
     settings, messages = _settings(args), console(stderr=True)
     predictor = load_predictor(args.model, head=args.head)
-    source = _source(args, predictor)
-    messages.print(f"{'; '.join(predictor.about)}: {source.count:,} examples of {args.source}", **_PLAIN)
+    source, shown = _source(args, predictor), to_text(str(args.source))
+    messages.print(f"{'; '.join(predictor.about)}: {source.count:,} examples of {shown}", **_PLAIN)
     try:
         with _Meter() as meter:
             summary = predict_to_file(
@@ -179,6 +179,8 @@ def _record(args: argparse.Namespace, summary: "Summary") -> dict[str, Any]:
 
 
 def _tell(args: argparse.Namespace, summary: "Summary") -> None:
+    from bndl.stream import to_text
+
     messages, damaged = console(stderr=True), summary.damaged
     for entry in damaged[:_LISTED]:
         name = entry.path if entry.path.isprintable() else repr(entry.path)
@@ -188,6 +190,6 @@ def _tell(args: argparse.Namespace, summary: "Summary") -> None:
     before = f", {summary.before:,} of them from before" if summary.before else ""
     console().print(
         f"{summary.rows:,} rows{before}, {summary.certain / summary.rows:.1%} certain, {summary.rate:,.0f} rows/s "
-        f"in {summary.seconds:.1f} s\nWritten to {args.out}",
+        f"in {summary.seconds:.1f} s\nWritten to {to_text(str(args.out))}",
         **_PLAIN,
     )

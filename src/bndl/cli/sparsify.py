@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
+_MODEL, _PICTURE = "model.safetensors", "path.png"
 _PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False}  # paths and names may hold brackets
 _EPILOG = """examples:
   bndl sparsify runs/cifar10
@@ -48,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Kept:
-    """The folder that is written to: the figures after every point, so that Ctrl-C loses the last only."""
+    """The folder that is written to: the figures after every point, so that Ctrl-C loses the last only.
+
+    What an earlier call left there goes before the first figures come: no model lies beside the figures of another.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,6 +64,9 @@ class _Kept:
 
     def __call__(self, path: "SparsePath") -> None:
         """Save the figures of the path so far."""
+        if self.path is None:
+            for name in (_MODEL, _PICTURE):
+                (self.folder / name).unlink(missing_ok=True)
         self.path = path
         with replacing(self.folder / "path.json") as temporary:
             temporary.write_text(json.dumps(path.to_dict(), indent=2) + "\n", encoding="utf-8")
@@ -139,10 +146,10 @@ def _write(path: "SparsePath", folder: Path, messages: Any) -> list[str]:
     from bndl.sparsify.figure import draw
     from bndl.store import save
 
-    wrote = ["model.safetensors", "path.json"]
+    wrote = [_MODEL, "path.json"]
     save(path.best, folder / wrote[0])
     try:
-        wrote.append(draw(path, folder / "path.png").name)
+        wrote.append(draw(path, folder / _PICTURE).name)
     except MissingExtraError as error:  # figures without a picture are worth having
         messages.print(f"no picture: {error}", **_PLAIN)
     return wrote

@@ -14,7 +14,7 @@ from bndl.decide import Decider
 from bndl.errors import HeadError, InputError
 from bndl.explain.curves import Curves, Summary, difference
 from bndl.explain.randomisation import Randomisation, randomisation_check
-from bndl.explain.segments import Background, check_segments, grid, segment_means
+from bndl.explain.segments import Background, batch_for, check_segments, grid, segment_means
 from bndl.explain.segments import background as fill
 from bndl.explain.terms import feature_deletion
 from bndl.features import check_labels, evaluating, features_of, one_pass
@@ -53,7 +53,7 @@ def deletion(
     cells: Cells | None = None,
     method: Method = "mean",
     seed: int = 0,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     progress: bool | None = None,
 ) -> Curves:
     """P(target) as cells of the images are covered, the most salient first. Small areas are good.
@@ -70,10 +70,10 @@ def deletion(
             default the map's own cells where there are at most 14 x 14, else 8 x 8.
         method: ``"mean"``: softmax of the mean logits; ``"closed"``: the closed form of :func:`bndl.predict`.
         seed: of the order of equally salient cells.
-        batch_size: images a pass.
+        batch_size: images a pass; None: what suits their size and the machine.
         progress: whether to show a bar; None: when it takes longer than two seconds and there is a terminal.
     """
-    asked = _Asked(model, x, "deletion", background, method, batch_size, progress)
+    asked = _Asked(model, x, "deletion", background, method, batch_for(x, batch_size), progress)
     return asked.salient(saliency, cells, target=target, steps=steps, seed=seed)
 
 
@@ -88,11 +88,11 @@ def insertion(
     cells: Cells | None = None,
     method: Method = "mean",
     seed: int = 0,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     progress: bool | None = None,
 ) -> Curves:
     """P(target) as cells are uncovered, the most salient first. Large areas are good. Arguments as for :func:`deletion`."""
-    asked = _Asked(model, x, "insertion", background, method, batch_size, progress)
+    asked = _Asked(model, x, "insertion", background, method, batch_for(x, batch_size), progress)
     return asked.salient(saliency, cells, target=target, steps=steps, seed=seed)
 
 
@@ -108,7 +108,7 @@ def random_orders(
     background: Background = "blur",
     method: Method = "mean",
     seed: int = 0,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     progress: bool | None = None,
 ) -> Curves:
     """What :func:`deletion` or :func:`insertion` gives for random orders of the same cells: the mean of several an image.
@@ -120,7 +120,7 @@ def random_orders(
         raise InputError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}.")
     if num_orders < 1:
         raise InputError(f"num_orders must be at least 1, got {num_orders}.")
-    asked = _Asked(model, x, mode, background, method, batch_size, progress)
+    asked = _Asked(model, x, mode, background, method, batch_for(x, batch_size), progress)
     segments = _segments(x, cells)
     generator = torch.Generator().manual_seed(seed)
     dims, target = (len(x), int(segments.max()) + 1), asked.target(target)
@@ -161,8 +161,6 @@ class _Asked:
 
     def __post_init__(self) -> None:
         _check_images(self.x)
-        if self.batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, got {self.batch_size}.")
 
     def salient(self, saliency: Tensor, cells: Cells | None, *, target: Tensor | None, steps: int, seed: int) -> Curves:
         """The curves of the order that saliency maps (B, h, w) give."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bndl.convert import find_layer
 from bndl.errors import InputError
-from bndl.explain.segments import Background, check_segments, grid, slic
+from bndl.explain.segments import Background, batch_for, check_segments, grid, slic
 from bndl.explain.segments import background as fill
 from bndl.explain.surrogate import KERNEL_WIDTH, Surrogate, fit_surrogate, kernel_weights, perturbations
 from bndl.features import Head, Inputs, evaluating, features_of
@@ -80,7 +80,7 @@ def lime(
     head: Head | None = None,
     kernel_width: float = KERNEL_WIDTH,
     seed: int = 0,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     progress: bool | None = None,
     on_progress: OnProgress | None = None,
 ) -> Lime:
@@ -100,7 +100,7 @@ def lime(
         head: another of the model's layers, such as a dense model's ``nn.Linear``: its inputs are the features then.
         kernel_width: of the kernel that weighs perturbations by their distance.
         seed: of the perturbations.
-        batch_size: perturbed images a pass.
+        batch_size: perturbed images a pass; None: what suits their size and the machine.
         progress: whether to show a bar; None: when it takes longer than two seconds and there is a terminal.
         on_progress: called with (passes done, passes in all) after each batch.
     """
@@ -124,7 +124,7 @@ def lime(
         head=head,
         kernel_width=kernel_width,
         seed=seed,
-        batch_size=batch_size,
+        batch_size=batch_for(image, batch_size),
         progress=progress,
         on_progress=on_progress,
     )

@@ -15,13 +15,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from bndl.calibrate import best_log_scale
+from bndl.calibrate import best_log_scale, sampled_logits
 from bndl.features import FeatureSet
 from bndl.layer import DecisionLayer
 
 __all__ = ["tune_noise"]
 
-_DRAWS = 8
+_DRAWS = 12
 _ROWS = 1000  # examples
 _QUIETER = 1.5  # from one factor to the next
 _MOST = 50.0
@@ -46,7 +46,8 @@ def tune_noise(layer: DecisionLayer, data: FeatureSet, *, start: float = 1.0, ge
     while factor <= _MOST:
         _turn(raws, given, factor, least=layer.min_shape)
         draws = torch.Generator(layer.weight.device).manual_seed(seed)  # the same for every factor
-        found = (*_best_scale(_sampled(layer, data, draws), data.labels, centre), factor)
+        sampled = sampled_logits(layer, data.features, _DRAWS, generator=draws)
+        found = (*_best_scale(sampled, data.labels, centre), factor)
         if found[0] >= best[0]:
             break
         best, factor = found, factor * _QUIETER
@@ -62,15 +63,6 @@ def _turn(raws: list[nn.Parameter], given: list[Tensor], factor: float, *, least
     for raw, old in zip(raws, given, strict=True):
         shape = ((nn.functional.softplus(old.double()) + least) * factor).clamp_max(_LARGEST) - least
         raw.copy_(shape + torch.log(-torch.expm1(-shape)))
-
-
-def _sampled(layer: DecisionLayer, data: FeatureSet, generator: torch.Generator) -> Tensor:
-    """Logits (S, N, C)."""
-    layer.train()
-    try:
-        return torch.stack([layer(data.features, generator) for _ in range(_DRAWS)])
-    finally:
-        layer.eval()
 
 
 def _best_scale(sampled: Tensor, labels: Tensor, centre: float) -> tuple[float, float]:

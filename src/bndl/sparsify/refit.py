@@ -1,8 +1,9 @@
 r"""Fit the weights that are left: projected Adam on cached features, :math:`\Phi \ge 0`, everything outside a mask 0.
 
-In units of each feature's root mean square, :math:`u_{kc} = \Phi_{kc} \sqrt{E[\theta_k^2]}`, it minimises
+In units of each feature's root mean square, :math:`z_{nk} = \theta_{nk} / \sqrt{E[\theta_k^2]}` and
+:math:`u_{ck} = \Phi_{kc} \sqrt{E[\theta_k^2]}`, it minimises
 
-.. math:: -\frac1N \sum_n \sum_c t_{nc} \ln \mathrm{softmax}(\theta_n \Phi + b)_c + \frac{\lambda}{2} \|u\|^2,
+.. math:: -\frac1N \sum_n \sum_c t_{nc} \ln \mathrm{softmax}(u z_n + b)_c + \frac{\lambda}{2} \|u\|^2,
 
 where t are the labels, or what the head that the path starts from says at its best temperature, and lambda = 20 / N.
 """
@@ -18,17 +19,18 @@ from torch import Tensor
 from bndl.features import FeatureSet
 from bndl.layer import DecisionLayer
 
-__all__ = ["Head", "Pool", "refit", "slopes"]
+__all__ = ["Head", "Pool", "Slopes", "refit", "slopes"]
 
 _BATCH = 512
 _VISITS = 25_000  # examples a pass, at most
-_LEAST_STEPS = 25  # a pass
-_RATE = 0.02
+_LEAST_STEPS = 50  # a pass
+_RATE = 0.05  # of the root mean square of the weights
+_LARGEST_RATE = 0.05
 _RIDGE = 20  # lambda times N: a normal prior on each u
 _BETAS = (0.9, 0.99)
 _WARM_UP = 0.1
 _HELD = 2**28  # numbers: features or targets that are kept in memory
-_SAMPLE = 10_000  # examples that slopes are averaged over
+_SAMPLE = 8192  # examples that slopes are averaged over
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,13 @@ class Head:
         mean, offset = layer.phi().mean, layer.offset()
         return cls(mean.clone(), mean.new_zeros(len(mean)) if offset is None else offset.clone())
 
-    def logits(self, theta: Tensor) -> Tensor:
+    def logits(self, features: Tensor) -> Tensor:
         """(N, K) -> (N, C)."""
-        return F.linear(theta, self.weight, self.bias)
+        return F.linear(features, self.weight, self.bias)
+
+    def times(self, scale: Tensor) -> "Head":
+        """Its weights times ``scale`` (K,): the head of features that are divided by it."""
+        return Head(self.weight * scale, self.bias)
 
 
 @dataclass(frozen=True)
@@ -55,14 +61,14 @@ class Pool:
     """What weights learn from, in memory.
 
     Attributes:
-        theta: features (N, K) as the head multiplies them.
+        z: features (N, K) as the head multiplies them, each over its root mean square; in a seeded order.
         labels: (N,).
         soft: targets (N, C) in place of the labels, or None.
         scale: root mean square (K,) of each feature.
         has_bias: whether the bias may move.
     """
 
-    theta: Tensor
+    z: Tensor
     labels: Tensor
     soft: Tensor | None
     scale: Tensor
@@ -70,7 +76,9 @@ class Pool:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, layer: DecisionLayer, data: list[FeatureSet], *, generator: torch.Generator) -> "Pool":
+    def of(
+        cls, layer: DecisionLayer, data: list[FeatureSet], *, generator: torch.Generator, scale: Tensor | None = None
+    ) -> "Pool":
         """Of several sets, in a seeded order; of very many examples a seeded part."""
         most = _HELD // max(layer.num_features, layer.out_features)
         parts = []
@@ -81,8 +89,9 @@ class Pool:
         theta, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
         order = torch.randperm(len(labels), generator=generator, device=generator.device)
         theta = theta[order]
-        scale = theta.square().mean(dim=0).sqrt()
-        return cls(theta, labels[order], None, torch.where(scale > 0, scale, 1.0), layer.bias is not None)
+        scale = theta.square().mean(dim=0).sqrt() if scale is None else scale
+        scale = torch.where(scale > 0, scale, 1.0)
+        return cls(theta.div_(scale), labels[order], None, scale, layer.bias is not None)
 
     @property
     def ridge(self) -> float:
@@ -91,90 +100,103 @@ class Pool:
 
     def taught(self, head: Head, scale: Tensor) -> "Pool":
         """The same examples with what a head says of them, its logits times ``scale``, as targets."""
-        return replace(self, soft=torch.cat([(head.logits(t) * scale).softmax(1) for t in self.theta.split(4096)]))
+        return replace(self, soft=torch.cat([(head.logits(t) * scale).softmax(1) for t in self.z.split(4096)]))
 
-    def residuals(self, logits: Tensor, rows: Tensor | slice) -> Tensor:
+    def columns(self, columns: Tensor) -> "Pool":
+        """The same with some features only."""
+        return replace(self, z=self.z[:, columns], scale=self.scale[columns])
+
+    def residuals(self, logits: Tensor, rows: slice) -> Tensor:
         """Probabilities minus targets (B, C): the slope of the loss in the logits."""
         probs = logits.softmax(dim=1)
         if self.soft is not None:
-            return probs - self.soft[rows]
-        probs[torch.arange(len(probs), device=probs.device), self.labels[rows]] -= 1
-        return probs
+            return probs.sub_(self.soft[rows])
+        index = self.labels[rows, None]
+        return probs.scatter_add_(1, index, probs.new_full(index.size(), -1.0))
 
-    def loss(self, head: Head) -> float:
-        """The objective of this module's first lines, on a sample."""
-        logits = head.logits(self.theta[:_SAMPLE]).log_softmax(dim=1)
-        chosen = (
-            logits.gather(1, self.labels[:_SAMPLE, None])
-            if self.soft is None
-            else (logits * self.soft[:_SAMPLE]).sum(1)
-        )
-        return float(0.5 * self.ridge * (head.weight * self.scale).square().sum() - chosen.mean())
+    def batches(self, num_steps: int, generator: torch.Generator) -> Iterator[slice]:
+        """Rows of ``num_steps`` batches, one after the other from a place that is drawn."""
+        number = math.ceil(len(self.labels) / _BATCH)
+        first = int(torch.randint(number, (), generator=generator, device=generator.device))
+        for step in range(first, first + num_steps):
+            start = step % number * _BATCH
+            yield slice(start, min(start + _BATCH, len(self.labels)))
 
-    def batches(self, num_steps: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Rows of ``num_steps`` batches: whole passes in new orders."""
-        done = 0
-        while done < num_steps:
-            order = torch.randperm(len(self.labels), generator=generator, device=generator.device)
-            for rows in order.split(_BATCH):
-                if done < num_steps:
-                    yield rows
-                done += 1
+
+@dataclass(frozen=True)
+class Slopes:
+    """The objective of this module's first lines on a sample, its gradient (C, K) and its curvature in each weight."""
+
+    loss: float
+    gradient: Tensor
+    curvature: Tensor
 
 
 @torch.no_grad()
-def slopes(head: Head, pool: Pool) -> tuple[Tensor, Tensor]:
-    r"""Gradient (C, K) of the loss and its curvature in each weight alone, with a bias that gives way.
+def slopes(head: Head, pool: Pool) -> Slopes:
+    r"""Loss, gradient of the cross entropy and its curvature in each weight alone, with a bias that gives way.
 
-    .. math:: G_{ck} = E[(p_c - t_c)\,\theta_k], \qquad
-        H_{ck} = E[p_c (1 - p_c) (\theta_k - \bar\theta_k)^2]
+    .. math:: G_{ck} = E[(p_c - t_c)\,z_k], \qquad H_{ck} = E[p_c (1 - p_c) (z_k - \bar z_k)^2]
     """
-    theta, count = pool.theta[:_SAMPLE], min(_SAMPLE, len(pool.theta))
-    centre = theta.mean(dim=0) if pool.has_bias else torch.zeros_like(pool.scale)
+    z, count, loss = pool.z[:_SAMPLE], min(_SAMPLE, len(pool.z)), 0.0
+    centre = z.mean(dim=0) if pool.has_bias else torch.zeros_like(pool.scale)
     gradient, curvature = torch.zeros_like(head.weight), torch.zeros_like(head.weight)
     for start in range(0, count, 2048):
-        block, rows = theta[start : start + 2048], slice(start, min(start + 2048, count))
-        logits = head.logits(block)
-        probs = logits.softmax(dim=1)
-        gradient += pool.residuals(logits, rows).t() @ block
-        curvature += (probs * (1 - probs)).t() @ (block - centre).square()
-    return gradient / count, curvature / count
+        block, rows = z[start : start + 2048], slice(start, min(start + 2048, count))
+        logs = head.logits(block).log_softmax(dim=1)
+        probs = logs.exp()
+        if pool.soft is None:
+            loss -= float(logs.gather(1, pool.labels[rows, None]).sum())
+        else:
+            loss -= float((logs * pool.soft[rows]).sum())
+        gradient.addmm_(pool.residuals(logs, rows).t(), block)
+        curvature.addmm_((probs * (1 - probs)).t(), (block - centre).square())
+    loss = loss / count + 0.5 * pool.ridge * float(head.weight.square().sum())
+    return Slopes(loss, gradient / count, curvature / count)
 
 
 @torch.no_grad()
-def refit(head: Head, mask: Tensor, pool: Pool, *, passes: int, generator: torch.Generator) -> Head:
+def refit(head: Head, mask: Tensor, pool: Pool, *, passes: float, generator: torch.Generator) -> Head:
     """Train the weights under ``mask`` (C, K), from where they are, with a warm-up and a cosine decay."""
     columns = mask.any(dim=0).nonzero().flatten()
-    theta = pool.theta if len(columns) > mask.size(1) // 2 else pool.theta[:, columns]
-    columns = torch.arange(mask.size(1), device=mask.device) if theta is pool.theta else columns
-    scale, allowed = pool.scale[columns], mask[:, columns]
-    u, bias = head.weight[:, columns] * scale * allowed, head.bias.clone()
+    if len(columns) <= mask.size(1) // 2:
+        found = refit(
+            Head(head.weight[:, columns], head.bias),
+            mask[:, columns],
+            pool.columns(columns),
+            passes=passes,
+            generator=generator,
+        )
+        return Head(torch.zeros_like(head.weight).index_copy_(1, columns, found.weight), found.bias)
+    allowed = mask.to(head.weight.dtype)
+    u, bias = head.weight * allowed, head.bias.clone()
     adam = [_Adam(u), _Adam(bias)]
-    num_steps = passes * max(_LEAST_STEPS, math.ceil(min(_VISITS, len(pool.labels)) / _BATCH))
+    largest = min(_LARGEST_RATE, _RATE * float(u.square().sum() / mask.sum()) ** 0.5)
+    num_steps = round(passes * max(_LEAST_STEPS, math.ceil(min(_VISITS, len(pool.labels)) / _BATCH)))
     for step, rows in enumerate(pool.batches(num_steps, generator), start=1):
         warm = min(1.0, step / max(1.0, _WARM_UP * num_steps))
-        rate = _RATE * warm * 0.5 * (1 + math.cos(math.pi * step / num_steps))
-        block = theta[rows]
-        residuals = pool.residuals(F.linear(block, u / scale, bias), rows) / len(rows)
-        u -= rate * adam[0].direction((residuals.t() @ block / scale + pool.ridge * u) * allowed)
-        u.clamp_(min=0)
+        rate = largest * warm * 0.5 * (1 + math.cos(math.pi * step / num_steps))
+        block = pool.z[rows]
+        residuals = pool.residuals(torch.addmm(bias, block, u.t()), rows)
+        adam[0].step(torch.addmm(u, residuals.t(), block, beta=pool.ridge, alpha=1 / len(block)), rate)
+        u.clamp_(min=0).mul_(allowed)
         if pool.has_bias:
-            bias -= rate * adam[1].direction(residuals.sum(dim=0))
-    weight = torch.zeros_like(head.weight)
-    weight[:, columns] = u / scale
-    return Head(weight, bias - bias.min() if pool.has_bias else bias)
+            adam[1].step(residuals.mean(dim=0), rate)
+    return Head(u, bias - bias.min() if pool.has_bias else bias)
 
 
 class _Adam:
-    """Adam's running means of one tensor."""
+    """Adam of one tensor, in place."""
 
-    def __init__(self, like: Tensor) -> None:
-        self.first, self.second, self.step = torch.zeros_like(like), torch.zeros_like(like), 0
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.count = tensor, 0
+        self.first, self.second = torch.zeros_like(tensor), torch.zeros_like(tensor)
 
-    def direction(self, gradient: Tensor) -> Tensor:
-        """Where to go: the mean gradient over the root of the mean square."""
-        self.step += 1
+    def step(self, gradient: Tensor, rate: float) -> None:
+        """Go against the mean gradient over the root of the mean square."""
+        self.count += 1
         self.first.lerp_(gradient, 1 - _BETAS[0])
-        self.second.lerp_(gradient.square(), 1 - _BETAS[1])
-        first, second = self.first / (1 - _BETAS[0] ** self.step), self.second / (1 - _BETAS[1] ** self.step)
-        return first / (second.sqrt() + 1e-8)
+        self.second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+        root = math.sqrt(1 - _BETAS[1] ** self.count)
+        spread = self.second.sqrt().add_(1e-8 * root)
+        self.tensor.addcdiv_(self.first, spread, value=-rate * root / (1 - _BETAS[0] ** self.count))

@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,24 +13,26 @@ from torch import nn
 
 from bndl.calibrate import calibrate
 from bndl.convert import find_layer
+from bndl.decide import Decider
 from bndl.errors import InputError
 from bndl.features import FeatureSet, extract
 from bndl.fit import hold_out
 from bndl.layer import ACTIVE_ABOVE, DecisionLayer
 from bndl.metrics.calibration import expected_calibration_error
 from bndl.metrics.likelihood import negative_log_likelihood
-from bndl.predict import Decider, about_empty
+from bndl.predict import about_empty
 from bndl.progress import track
 from bndl.sparsify.noise import tune_noise
 from bndl.sparsify.path import SparsePath, SparsePoint
 from bndl.sparsify.refit import Head, Pool
 from bndl.sparsify.walk import Goal, sweep, walk
 
-__all__ = ["Mode", "Target", "follow", "sparsify"]
+__all__ = ["Mode", "Target", "follow", "parts", "refined", "sparsify"]
 
 Mode = Literal["prune", "threshold"]
 DEFAULT_DROP = 0.01
-_MEASURED = 2**32  # multiplications to measure a point, at most
+_STEPS = 60  # of a calibration: 200 did not predict better along a path
+_MEASURED = 2**30  # multiplications to measure a point, at most
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Target:
             raise InputError(
                 f"give one target, not {len(given)} ({', '.join(given)}): they may ask for different points."
             )
+        for name in given:
+            _check_number(name, getattr(self, name), whole=name == "features_per_class")
         if self.nnz is not None and not 0 < self.nnz <= 1:
             raise InputError(f"nnz is a share of the weights, above 0 and at most 1, got {self.nnz}.")
         if self.features_per_class is not None and self.features_per_class < 1:
@@ -57,6 +62,7 @@ class Target:
 
     def goals(self, layer: DecisionLayer, num_points: int) -> list[Goal]:
         """Evenly in the logarithm, from where the layer is to the target, or to one weight a class."""
+        _check_number("num_points", num_points, whole=True)
         if num_points < 2:
             raise InputError(f"a path has at least two points, got num_points={num_points}.")
         C, active = layer.out_features, (layer.weight - layer.alpha_phi > ACTIVE_ABOVE).sum(dim=1)
@@ -79,6 +85,12 @@ class Target:
             return len(points) - 1
         drop = DEFAULT_DROP if self.max_accuracy_drop is None else self.max_accuracy_drop
         return max(i for i, point in enumerate(points) if point.accuracy >= points[0].accuracy - drop - 1e-9)
+
+
+def _check_number(name: str, value: object, *, whole: bool) -> None:
+    kind, called = (Integral, "a whole number, such as 20") if whole else (Real, "a number, such as 0.1")
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise InputError(f"{name} must be {called}, got {value!r}.")
 
 
 def sparsify(
@@ -186,20 +198,20 @@ def follow(
         seed: of everything random.
     """
     generator = torch.Generator(layer.weight.device).manual_seed(seed)
-    fitting, judge = _parts(train, val, generator)
+    fitting, judge = parts(train, val, generator)
     dense = copy.deepcopy(layer).eval().requires_grad_(True)
     with torch.enable_grad():
-        calibrate(dense, judge if val is None else val, generator=generator)
+        calibrate(dense, judge if val is None else val, generator=generator, num_steps=_STEPS)
     dense.requires_grad_(False)
     yield _measured(dense, judge, seed=seed)
     if not goals:
         return
     start, pool = Head.of(dense), Pool.of(dense, fitting, generator=generator)
-    judged = Pool.of(dense, [judge], generator=generator)
+    judged = Pool.of(dense, [judge], generator=generator, scale=pool.scale)
     heads = (
         sweep(start, pool, goals, generator=generator)
         if mode == "threshold"
-        else walk(start, pool, (judged.theta, judged.labels), goals, generator=generator)
+        else walk(start, pool, judged, goals, generator=generator)
     )
     quieter = 1.0
     for head in heads:
@@ -214,18 +226,16 @@ def refined(
 ) -> SparsePoint:
     """The point with a noise of its own (:func:`bndl.calibrate.calibrate`), where that predicts better."""
     generator = torch.Generator(layer.weight.device).manual_seed(seed)
-    judge = _parts(train, val, generator)[1]
+    judge = parts(train, val, generator)[1]
     sparse = copy.deepcopy(layer).eval().requires_grad_(True)
     sparse.load_state_dict(point.state)
     with torch.enable_grad():
-        calibrate(sparse, judge, generator=generator)
+        calibrate(sparse, judge, generator=generator, num_steps=_STEPS)
     found = _measured(sparse.requires_grad_(False), judge, seed=seed)
     return found if found.nll < point.nll and found.weights == point.weights else point
 
 
-def _parts(
-    train: FeatureSet, val: FeatureSet | None, generator: torch.Generator
-) -> tuple[list[FeatureSet], FeatureSet]:
+def parts(train: FeatureSet, val: FeatureSet | None, generator: torch.Generator) -> tuple[list[FeatureSet], FeatureSet]:
     """What to learn from, and what to judge by."""
     if val is None:
         rows, judge = hold_out(train, generator)

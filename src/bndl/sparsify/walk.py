@@ -6,11 +6,12 @@ above what it gives to most classes. From there weights go in steps, those first
 
 .. math:: s_{kc} = \tfrac12 \Phi_{kc}^2\, E[p_c (1 - p_c)(\theta_k - \bar\theta_k)^2],
 
-each step followed by a fit of the rest. At each point of the path some weights are then exchanged for others whose slope
-asks most to come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. Two walkers go side by side, one fitted
-to the labels and one to what the dense head says; what predicts examples best that neither has learnt from is the point,
-and both go on from there. The paper's threshold (:func:`sweep`) is a third candidate, down to 2 % of the weights
-and where it leaves no class empty.
+each step followed by a fit of the rest. Where weights are few, some are then exchanged for others whose slope asks most to
+come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. The weights that are left are fitted twice, to the
+labels and to what the dense head says; what predicts examples best that neither has learnt from is the point, the next
+one starts there, and its targets choose the next weights. With fewer examples than weights, both targets choose weights of
+their own, and the paper's threshold (:func:`sweep`) is a third candidate, down to 2 % of the weights and where it
+leaves no class empty.
 """
 
 import math
@@ -22,16 +23,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bndl.calibrate import best_log_scale
-from bndl.sparsify.refit import Head, Pool, refit, slopes
+from bndl.sparsify.refit import Head, Pool, Slopes, refit, slopes
 
 __all__ = ["Goal", "sweep", "walk"]
 
 _STEP = 0.7  # weights that a step leaves, at least
-_SHORT, _LONG = 1, 2  # passes after a step, and after the last step to a point
+_SHORT, _LONG = 0.5, 1.5  # passes after a step or an exchange, and at a point
+_FEW = 32  # weights a class: above it nothing is exchanged, and the fit of a point is twice as long
 _EXCHANGES = 3  # a point
 _EXCHANGED = 0.2  # of the weights, in the first exchange; less after one that failed
-_FEW = 4  # weights a class: from here down a good exchange is looked for longer
-_HANDFUL = 128  # weights in all: and from here down much longer, with longer fits, as each counts
+_HANDFUL = 128  # weights in all: from here down twice as many exchanges and longer fits, as each counts
+_LONGER = 8  # times
 _HALF = 0.5
 _SWEPT = 0.02  # share of the weights down to which the paper's threshold is a candidate
 _LEAST = 1e-2  # of a class's last weight, times the feature's root mean square
@@ -65,29 +67,45 @@ class Goal:
         return Goal(max(self.count, int(share * whole)), self.each)
 
 
-def walk(
-    start: Head, pool: Pool, judge: tuple[Tensor, Tensor], goals: Sequence[Goal], *, generator: torch.Generator
-) -> Iterator[Head]:
+def walk(start: Head, pool: Pool, judge: Pool, goals: Sequence[Goal], *, generator: torch.Generator) -> Iterator[Head]:
     """A head for each goal, from many weights to few.
 
     Args:
         start: the dense head.
         pool: what weights learn from.
-        judge: theta (M, K) and labels (M,) that decide between the walkers.
+        judge: examples that decide what each point learns from.
         goals: shares in decreasing order.
         generator: of the order of the examples.
     """
-    temperature = best_log_scale(start.logits(judge[0]), judge[1], prior=True).exp()
-    pools = (pool, pool.taught(start, temperature))
+    dense = start.times(pool.scale)
+    temperature = best_log_scale(dense.logits(judge.z), judge.labels, prior=True).exp()
+    pools, lead = (pool, pool.taught(dense, temperature)), 1
+    few = len(pool.labels) < start.weight.numel()
     now: Head | None = None
     for goal in goals:
         share = goal.share(*start.weight.size())
-        source = _shifted(start, share) if now is None or share >= _HALF else now
-        found = [_step(source, goal, own, generator=generator) for own in pools]
-        swept = sweep(start, pools[1], [goal] if share >= _SWEPT else [], generator=generator)
-        found += [head for head in swept if (head.weight > 0).any(dim=1).all()]
-        now = min(found, key=lambda head: _judged(head, judge))
-        yield now
+        source = _shifted(start, share).times(pool.scale) if now is None or share >= _HALF else now
+        found = _candidates(source, goal, pools, None if few else lead, generator=generator)
+        if few and share >= _SWEPT:
+            swept = sweep(start, pools[1], [goal], generator=generator)
+            found += [head.times(pool.scale) for head in swept if (head.weight > 0).any(dim=1).all()]
+        losses = [_judged(head, judge) for head in found]
+        best = losses.index(min(losses))
+        lead, now = best if best < len(pools) else lead, found[best]
+        yield now.times(1 / pool.scale)
+
+
+def _candidates(
+    source: Head, goal: Goal, pools: Sequence[Pool], lead: int | None, *, generator: torch.Generator
+) -> list[Head]:
+    """A head for each kind of targets: with the weights that the lead has chosen, or without one each with its own."""
+    chosen = [_step(source, goal, own, generator=generator) for own in (pools if lead is None else (pools[lead],))]
+    found = []
+    for index, own in enumerate(pools):
+        head, mask = chosen[index % len(chosen)]
+        passes = _LONG * (2 if _many(mask) else 1)
+        found.append(_fitted(head, mask, own, passes=passes, generator=generator))
+    return found
 
 
 def sweep(start: Head, pool: Pool, goals: Sequence[Goal], *, generator: torch.Generator) -> Iterator[Head]:
@@ -95,14 +113,14 @@ def sweep(start: Head, pool: Pool, goals: Sequence[Goal], *, generator: torch.Ge
     for goal in goals:
         mask = goal.keep(start.weight)
         alpha = start.weight[~mask].max() if not mask.all() else start.weight.new_zeros(())
-        head = Head((start.weight - alpha).clamp_min(0) * mask, start.bias)
-        yield refit(head, mask & (head.weight > 0), pool, passes=_LONG, generator=generator)
+        head = Head((start.weight - alpha).clamp_min(0) * mask, start.bias).times(pool.scale)
+        yield refit(head, mask & (head.weight > 0), pool, passes=_LONG, generator=generator).times(1 / pool.scale)
 
 
-def _judged(head: Head, judge: tuple[Tensor, Tensor]) -> float:
-    logits = head.logits(judge[0])
-    scale = best_log_scale(logits, judge[1], prior=True).exp()
-    return float(F.cross_entropy(logits * scale, judge[1]))
+def _judged(head: Head, judge: Pool) -> float:
+    logits = head.logits(judge.z)
+    scale = best_log_scale(logits, judge.labels, prior=True).exp()
+    return float(F.cross_entropy(logits * scale, judge.labels))
 
 
 def _shifted(head: Head, share: float) -> Head:
@@ -111,40 +129,42 @@ def _shifted(head: Head, share: float) -> Head:
     return Head((head.weight - quantile).clamp_min(0), head.bias)
 
 
-def _step(head: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> Head:
+def _step(head: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> tuple[Head, Tensor]:
     """Prune and fit in steps down to the goal, then exchange."""
     dims, mask = head.weight.size(), head.weight > 0
     share = float(mask.float().mean())
     while True:
         now = goal.towards(share * _STEP, *dims)
         last = now == goal
-        mask = now.keep(torch.where(mask, _cost(head, pool), -math.inf))
-        head = _fitted(head, mask, pool, passes=_LONG if last else _SHORT, generator=generator)
+        mask = now.keep(torch.where(mask, _cost(head, slopes(head, pool)), -math.inf))
+        head = _fitted(head, mask, pool, passes=_SHORT, generator=generator)
         share = now.share(*dims)
         if last:
             break
     return _exchanged(head, mask, goal, pool, generator=generator)
 
 
-def _cost(head: Head, pool: Pool) -> Tensor:
-    curvature = slopes(head, pool)[1]
-    return 0.5 * curvature * head.weight.square()
+def _many(mask: Tensor) -> bool:
+    return int(mask.sum()) > _FEW * len(mask)
 
 
-def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: torch.Generator) -> Head:
+def _cost(head: Head, at: Slopes) -> Tensor:
+    return 0.5 * at.curvature * head.weight.square()
+
+
+def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: torch.Generator) -> tuple[Head, Tensor]:
     """Weights that cost least for those that promise most, as long as the loss falls.
 
     With fewer examples than weights to choose from, the loss falls by chance: nothing is exchanged then.
     """
-    if len(pool.labels) < mask.numel():
-        return head
-    size, loss, failed = _EXCHANGED, pool.loss(head), torch.zeros_like(mask)
+    if len(pool.labels) < mask.numel() or _many(mask):
+        return head, mask
+    size, at, failed = _EXCHANGED, slopes(head, pool), torch.zeros_like(mask)
     count = int(mask.sum())
-    for _ in range(_EXCHANGES * (6 if count <= _HANDFUL else 2 if count <= _FEW * len(mask) else 1)):
-        gradient, curvature = slopes(head, pool)
-        cost = torch.where(mask, 0.5 * curvature * head.weight.square(), -math.inf)
-        asks = ~mask & (gradient < 0) & (curvature > 0) & ~failed
-        gain = torch.where(asks, 0.5 * gradient.square() / curvature.clamp_min(1e-6), -math.inf)
+    for _ in range(_EXCHANGES * (2 if count <= _HANDFUL else 1)):
+        cost = torch.where(mask, _cost(head, at), -math.inf)
+        asks = ~mask & (at.gradient < 0) & (at.curvature > 0) & ~failed
+        gain = torch.where(asks, 0.5 * at.gradient.square() / at.curvature.clamp_min(1e-6), -math.inf)
         number = min(max(1, int(size * count)), int(asks.sum()))
         best = gain.flatten().topk(number)
         worth = best.values > cost[mask].sort().values[:number]
@@ -153,21 +173,21 @@ def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: t
         new = torch.zeros_like(mask).flatten().index_fill_(0, best.indices[worth], True).view_as(mask)
         proposed = goal.keep(torch.where(new, math.inf, cost))
         trial = _fitted(head, proposed, pool, passes=_SHORT, generator=generator)
-        if (now := pool.loss(trial)) < loss:
-            head, mask, loss = trial, proposed, now
+        if (there := slopes(trial, pool)).loss < at.loss:
+            head, mask, at = trial, proposed, there
         else:
             size, failed = size * 0.3, failed | new if number == 1 else failed
-    return head
+    return head, mask
 
 
-def _fitted(head: Head, mask: Tensor, pool: Pool, *, passes: int, generator: torch.Generator) -> Head:
+def _fitted(head: Head, mask: Tensor, pool: Pool, *, passes: float, generator: torch.Generator) -> Head:
     """The weights under the mask, fitted; a class that would lose its last one keeps the largest it had, small."""
-    passes *= 4 if int(mask.sum()) <= _HANDFUL and len(pool.labels) >= mask.numel() else 1
+    passes *= _LONGER if int(mask.sum()) <= _HANDFUL and len(pool.labels) >= mask.numel() else 1
     found = refit(head, mask, pool, passes=passes, generator=generator)
     empty = ~(found.weight > 0).any(dim=1) & mask.any(dim=1)
     if not empty.any():
         return found
-    best = torch.where(mask, head.weight * pool.scale, -math.inf).argmax(dim=1)[empty]
+    best = torch.where(mask, head.weight, -math.inf).argmax(dim=1)[empty]
     weight = found.weight.clone()
-    weight[empty.nonzero().flatten(), best] = _LEAST / pool.scale[best]
+    weight[empty.nonzero().flatten(), best] = _LEAST
     return Head(weight, found.bias)
