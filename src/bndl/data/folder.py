@@ -19,7 +19,7 @@ from bndl.data.sets import PART_NAMES, LabelledSet, Reading, Source
 from bndl.errors import FileError, InputError
 
 _LOG = logging.getLogger(__name__)
-_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 _CHUNK = 64
 _VERIFY_SIZE = 16
 
@@ -144,7 +144,7 @@ def _list_images(folder: Path, classes: Sequence[str]) -> list[str]:
     listed = {label: _images_below(folder, label) for label in present}
     empty = [label for label, files in listed.items() if not files]
     if len(empty) == len(present):
-        raise InputError(f"{folder} has class folders but no images in them ({', '.join(sorted(_SUFFIXES))}).")
+        raise InputError(f"{folder} has class folders but no images in them ({', '.join(sorted(SUFFIXES))}).")
     if empty:
         raise InputError(f"Class folder {folder / empty[0]} holds no images; fill it or remove it.")
     return [file for label in present for file in listed[label]]
@@ -159,7 +159,7 @@ def _images_below(folder: Path, label: str) -> list[str]:
 
 
 def _is_image(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in _SUFFIXES
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
 
 
 def _has_image(folder: Path) -> bool:

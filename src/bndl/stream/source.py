@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from bndl.data.folder import _SUFFIXES as IMAGES
+from bndl.data.folder import SUFFIXES as IMAGES
 from bndl.data.folder import Damaged
 from bndl.errors import BndlError, FileError, InputError
 
