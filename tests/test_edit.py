@@ -3,6 +3,7 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -161,12 +162,31 @@ def test_weights_that_something_else_changed_are_not_overwritten():
         ((0, None, float("nan")), "factor of an edit"),
         ((0, None, float("inf")), "factor of an edit"),
         ((0, None, "0"), "factor of an edit"),
+        ((0, None, True), "factor of an edit"),
+        ((0, None, np.float32("nan")), "factor of an edit"),
+        ((0, None, np.bool_(True)), "factor of an edit"),
+        ((0, None, 10**400), "factor of an edit"),
+        ((1.0,), "feature of an edit"),
+        ((np.bool_(True),), "feature of an edit"),
+        ((torch.tensor(True),), "feature of an edit"),
+        ((np.int64(-1),), "feature of an edit"),
+        ((0, np.float32(1)), "target of an edit"),
         ((0, None, 0.0, 5), "note of an edit"),
     ],
 )
 def test_an_impossible_edit_is_refused(arguments, words):
     with pytest.raises(InputError, match=words):
         Edit(*arguments)
+
+
+@pytest.mark.parametrize("whole", [np.int64, np.uint8, torch.tensor])
+@pytest.mark.parametrize("real", [np.float32, np.float64, np.float16, int])
+def test_numbers_of_numpy_and_torch_become_pythons(whole, real, tmp_path):
+    editor = Editor(bndl.DecisionLayer(8, 3))
+    done = editor.scale(whole(3), real(0.5), whole(1))
+    assert done == Edit(3, 1, float(real(0.5)))
+    assert (type(done.feature), type(done.target), type(done.factor)) == (int, int, float)
+    assert json.loads(editor.save(tmp_path / "edits.json").read_text())["edits"][0]["feature"] == 3
 
 
 def test_numbers_that_the_layer_does_not_have_are_refused():

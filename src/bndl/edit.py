@@ -8,9 +8,11 @@ import base64
 import copy
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +50,28 @@ class Edit:
     note: str = ""
 
     def __post_init__(self) -> None:
-        for name, value in (("feature", self.feature), ("target", self.target)):
-            if (value is not None or name == "feature") and (type(value) is not int or value < 0):
-                raise InputError(f"the {name} of an edit is a number from 0 on, got {value!r}.")
-        number = isinstance(self.factor, int | float) and not isinstance(self.factor, bool)
-        if not number or not 0 <= self.factor <= _LARGEST:
-            raise InputError(f"the factor of an edit lies between 0 and {_LARGEST:.0e}, got {self.factor!r}.")
+        # numbers of numpy and torch become Python's, which JSON takes
+        object.__setattr__(self, "feature", _index("feature", self.feature))
+        if self.target is not None:
+            object.__setattr__(self, "target", _index("target", self.target))
+        object.__setattr__(self, "factor", _factor(self.factor))
         if not isinstance(self.note, str):
             raise InputError(f"the note of an edit is a text, got {type(self.note).__name__}.")
+
+
+def _index(name: str, value: Any) -> int:
+    try:
+        if not isinstance(value, bool) and getattr(value, "dtype", None) != torch.bool and operator.index(value) >= 0:
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise InputError(f"the {name} of an edit is a number from 0 on, got {value!r}.")
+
+
+def _factor(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _LARGEST:
+        raise InputError(f"the factor of an edit lies between 0 and {_LARGEST:.0e}, got {value!r}.")
+    return float(value)
 
 
 @dataclass(frozen=True)

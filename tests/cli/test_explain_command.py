@@ -1,5 +1,6 @@
 """``bndl explain`` as a user meets it."""
 
+import dataclasses
 import importlib
 import json
 
@@ -10,6 +11,7 @@ import yaml
 
 from bndl import cli
 from bndl.cli import main
+from bndl.cli.console import fail, plain
 from bndl.explain.figure import Bar, Look, Picture, draw
 
 pytest.importorskip("matplotlib")
@@ -133,6 +135,38 @@ def test_what_cannot_be_done_is_said_in_one_sentence(capsys, runs, image, tmp_pa
     assert "another --out" in refused(capsys, run, str(image), "--out", str(text / "x"))
     assert "damaged or no safetensors" in refused(capsys, run, str(image), "--head", str(text), *out)
     assert not (tmp_path / "out" / "explanation.png").exists()
+
+
+def test_a_run_without_a_test_part_explains_its_validation_part(capsys, runs, tmp_path, monkeypatch):
+    module = importlib.import_module("bndl.explain.subject")
+    real = module.read_splits
+    arguments = (str(runs / "bndl"), "--example", "3", "--out", str(tmp_path / "out"))
+    monkeypatch.setattr(module, "read_splits", lambda *a, **k: dataclasses.replace(real(*a, **k), test=None))
+    assert "no test part: choose --part val." in refused(capsys, *arguments)
+    assert main(["explain", *arguments, "--part", "val", "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["images"]
+    assert one["image"] == "val example 3"
+    assert one["truth"] is not None
+    assert "the val part has" in refused(capsys, str(runs / "bndl"), "--example", "99999", "--part", "val")
+    empty = {"test": None, "val": None}
+    monkeypatch.setattr(module, "read_splits", lambda *a, **k: dataclasses.replace(real(*a, **k), **empty))
+    assert "no test part: give files of images." in refused(capsys, *arguments)
+
+
+def test_names_cannot_steer_the_terminal(capsys, runs, image, tmp_path, monkeypatch):
+    assert plain("a\x1b[31m\u202eb\n\udcff猫 é[b]\\x") == "a\\x1b[31m\\u202eb\\n\\udcff猫 é[b]\\x"
+    assert fail("no\x1b[2J\nway", code=2) == 2
+    assert capsys.readouterr().err == "bndl: no\\x1b[2J way\n"
+    module = importlib.import_module("bndl.explain.subject")
+    real = module.load_run
+    names = tuple(f"{n}\x1b]0;owned\x07\u202e" for n in range(10))
+    monkeypatch.setattr(module, "load_run", lambda folder: dataclasses.replace(real(folder), classes=names))
+    hostile = image.rename(image.with_name("x\x1b[2J\n.png"))
+    assert main(["explain", str(runs / "bndl"), str(hostile), "--out", str(tmp_path / "out")]) == 0
+    words = capsys.readouterr().out
+    assert not set("\x1b\x07\u202e") & set(words)
+    assert "x\\x1b[2J\\n.png" in words
+    assert "\x1b" not in refused(capsys, str(runs / "bndl"), str(hostile), "--label", "cat\x1b")
 
 
 def test_hostile_names_are_drawn_as_they_are(tmp_path):

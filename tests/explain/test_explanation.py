@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -119,6 +120,10 @@ def test_any_class_can_be_asked_for():
     assert [one.target for one in found] == [0, 1, 2, 0]
     assert {one.against for one in found} == {1}
     assert found[1].differences == ()  # a class against itself
+    assert "why not b: it is the same class, nothing to compare" in found[1].text("abc")
+    for one in (np.int64(2), torch.tensor(2), [2] * 4, np.array([2] * 4), torch.tensor([2] * 4)):
+        assert [found.target for found in explain(layer, h, target=one, against="runner-up", batch_size=3)] == [2] * 4
+        assert [found.against for found in explain(layer, h, target=0, against=one)] == [2] * 4
     with pytest.raises(InputError, match=r"target: labels must lie in 0\.\.2"):
         explain(layer, h, target=3)
     with pytest.raises(InputError, match="give one each"):
@@ -220,3 +225,75 @@ def test_what_is_imported_on_demand_is_there():
     assert callable(package.lime)  # not hidden by the module of its name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = package.nothing
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"target": "cat"}, "target must be a class's number, or one an example, got 'cat'"),
+        ({"target": 1.5}, "target must be a class's number"),
+        ({"target": True}, "target must be a class's number, or one an example, got True"),
+        ({"target": [True, False]}, "target must be a class's number"),
+        ({"target": [[0, 1]]}, "one class, or one an example, got dims"),
+        ({"target": 10**30}, "target must be a class's number"),
+        ({"target": -1}, "target: labels must lie in"),
+        ({"target": []}, "give one each"),
+        ({"against": "foo"}, "or 'runner-up'; got 'foo'"),
+        ({"against": None, "target": object()}, "target must be a class's number"),
+        ({"target": 1, "against": 1}, "both class 1"),
+        ({"top": 2.5}, "top must be a whole number"),
+    ],
+)
+def test_what_is_no_class_is_refused_in_one_sentence(asked, words):
+    with pytest.raises(InputError, match=words) as refused:
+        explain(DecisionLayer(8, 3), torch.rand(2, 8), **asked)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_runner_up_is_compared_with_the_decision():
+    layer, h = noisy(DecisionLayer(8, 3)), torch.rand(4, 8)
+    second = [one.runner_up for one in explain(layer, h)]
+    for one in explain(layer, h, target=second, against="runner-up"):
+        assert (one.target, one.against) == (one.runner_up, one.label)
+        gap = one.logit - one.against_logit
+        assert f"behind by {-gap:.3f}: {gap:.3f} = " in one.text()
+        assert "ahead" not in one.text()
+    assert all("ahead by" in one.text() for one in explain(layer, h, against="runner-up"))
+
+
+def test_names_must_be_enough():
+    (one,) = explain(DecisionLayer(8, 3), torch.rand(1, 8), target=2)
+    with pytest.raises(InputError, match="there are 1 names but none for class"):
+        one.text(["a"])
+
+
+def test_a_mean_beyond_its_interval_is_marked():
+    h = torch.rand(1, 8) + 0.5
+    loud, calm = DecisionLayer(8, 3).eval(), DecisionLayer(8, 3).eval()
+    with torch.no_grad():
+        for layer, shape in ((loud, 0.12), (calm, 50.0)):
+            for name, parameter in layer.named_parameters():
+                if "shape" in name:
+                    parameter.fill_(torch.tensor(shape).expm1().log())  # softplus gives the shape
+    mark = "(mean beyond its interval: very noisy)"
+    (one,) = explain(loud, h)
+    assert any(t.value > t.high for t in one.terms)
+    rows = one.text().splitlines()[2 : 2 + len(one.terms)]
+    assert (
+        [row.endswith(mark) for row in rows] == [t.beyond for t in one.terms] == [t.value > t.high for t in one.terms]
+    )
+    assert mark not in explain(calm, h, against="runner-up")[0].text()
+
+
+def test_classes_are_told_by_a_model_as_by_its_layer():
+    model = convert(SmallCNN(5))
+    assert class_features(model, 3) == class_features(model.fc, np.int64(3))
+    assert compare_classes(model, 3, 1) == compare_classes(model.fc, 3, 1)
+    for options in ({"top": -2}, {"top": 0}, {"top": 1.5}):
+        with pytest.raises(InputError, match="top must be"):
+            class_features(model.fc, 3, **options)
+        with pytest.raises(InputError, match="top must be"):
+            compare_classes(model.fc, 3, 1, **options)
+    for target in ("cat", 1.0, True, -1):
+        with pytest.raises(InputError, match="a class's number must be"):
+            class_features(model.fc, target)

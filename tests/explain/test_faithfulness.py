@@ -282,3 +282,22 @@ def test_other_arguments_that_do_not_fit(images):
         randomisation_check(SmallCNN(3), torch.rand(1, 1, 8, 8), lambda _, x: x[:, 0], modules=["top"])
     with pytest.raises(InputError, match="one map an image"):
         randomisation_check(SmallCNN(3), torch.rand(2, 1, 8, 8), lambda _, x: x)
+
+
+@pytest.mark.parametrize("steps", [2.5, "two", True, 0])
+def test_steps_are_a_whole_number(images, steps):
+    with pytest.raises(InputError, match="steps must be"):
+        deletion(bright_cell, images, one_hot(0), steps=steps)
+    with pytest.raises(InputError, match="steps must be"):
+        feature_deletion(DecisionLayer(3, 2), torch.rand(1, 3), steps=steps)
+
+
+def test_features_are_deleted_from_a_model_as_from_its_layer():
+    model = convert(SmallCNN(4))
+    h = torch.rand(3, model.fc.in_features)
+    assert torch.equal(feature_deletion(model, h).probability, feature_deletion(model.fc, h).probability)
+    for wrong in (torch.rand(3, 1, 8, 8), torch.rand(3, 5), [1.0]):
+        with pytest.raises(InputError, match="features must be what enters the layer"):
+            feature_deletion(model, wrong)
+    with pytest.raises(InputError, match="each of steps must be a whole number"):
+        feature_deletion(model, h, steps=(1, 2.5))

@@ -72,6 +72,13 @@ def test_bad_input_is_said_in_one_sentence(model):
         grad_cam(model, x, target=torch.tensor([1, 2, 3]))
     with pytest.raises(InputError, match="no module 'nowhere'"):
         grad_cam(model, x, layer_name="nowhere")
+    with pytest.raises(InputError, match=r"one tensor .*got dict: for texts use"):
+        grad_cam(model, {"input_ids": torch.ones(1, 4, dtype=torch.int64)})
+    for wrong in ("cat", 1.5, True):
+        with pytest.raises(InputError, match="target must be a number"):
+            grad_cam(model, x, target=wrong)
+        with pytest.raises(InputError, match="feature must be a number"):
+            grad_cam(model, x, feature=wrong)
     with pytest.raises(InputError, match="no convolution"):
         grad_cam(convert(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))), torch.rand(1, 4))
 

@@ -330,3 +330,9 @@ def test_ranks_and_likeness_agree_with_scipy():
     assert spearman(a, torch.ones_like(a)).isnan().all()
     assert overlap(torch.tensor([5.0, 4, 3, 2]), torch.tensor([9.0, 1, 8, 2]), top=2) == 0.5
     assert overlap(a, a).tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("features", ["foo", 1.5, True, [1.0, 2.0]])
+def test_features_are_numbers(features):
+    with pytest.raises(InputError, match="features must be the numbers of features"):
+        lime(convert(SmallCNN(3)), torch.rand(1, 8, 8), segments="grid", count=4, features=features)

@@ -168,3 +168,11 @@ def test_no_hook_stays_behind():
 def test_upsampling_keeps_the_leading_dims():
     assert upsample(torch.rand(2, 3, 4, 4), (9, 8)).size() == (2, 3, 9, 8)
     torch.testing.assert_close(upsample(torch.full((2, 2), 3.0), (5, 5)), torch.full((5, 5), 3.0))
+
+
+@pytest.mark.parametrize("size", [(0, 0), (4, -1), (4,), 4, (4, 2.5), "ab"])
+def test_a_size_that_is_none_is_refused(size):
+    with pytest.raises(InputError, match=r"must be (at least 1|a whole number|\(H, W\))"):
+        upsample(torch.rand(2, 3, 3), size)
+    with pytest.raises(InputError, match="give maps"):
+        upsample(torch.rand(3), (4, 4))

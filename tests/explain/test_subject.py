@@ -1,5 +1,7 @@
 """A run becomes something to explain, whatever its head."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import yaml
@@ -112,5 +114,9 @@ def test_classes_and_parts_are_found_by_name(runs):
     assert subject.class_index("7") == 7
     with pytest.raises(InputError, match="no class 'cat': its classes are 0, 1"):
         subject.class_index("cat")
+    many = replace(subject, classes=tuple(f"c{n}" for n in range(1000)))
+    with pytest.raises(InputError, match=r"are c0, .*, c19 and 980 more\.$"):
+        many.class_index("cat")
+    assert subject.parts == ("test", "val", "train")
     with pytest.raises(InputError, match="test, val, train"):
         subject.data("dev")

@@ -224,7 +224,9 @@ class _State:
         }  # fmt: skip
 
     def mistakes(self) -> list[Json]:
-        wrong = sorted(np.flatnonzero(~self.right), key=lambda row: -self.prob[row])[:24]
+        wrong = sorted(
+            np.flatnonzero(~self.right), key=lambda row: (not self.certain[row], self.flip[row], -self.prob[row])
+        )[:24]
         return [
             {
                 "row": int(row), "image": int(row) % self.tiles if self.images else None,

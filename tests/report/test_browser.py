@@ -208,6 +208,55 @@ def test_many_rows_and_classes_stay_fast(browser, tmp_path) -> None:
         page.locator("#classes .card[data-class='93']").wait_for()
 
 
+PAINTED = """nodes => nodes.map(node => {
+    const pixels = node.getContext('2d').getImageData(0, 0, node.width, node.height).data;
+    return pixels.some(value => value > 0);
+})"""
+
+
+@pytest.mark.parametrize("how", ["event", "media", "pdf"])
+def test_what_is_printed_has_its_pictures(browser, file, how) -> None:
+    with Visit(browser, file) as page:
+        page.evaluate("Promise.all(sheets)")
+        canvases = page.locator("canvas.thumb")
+        assert not all(canvases.evaluate_all(PAINTED)), "all are in sight already: nothing is shown"
+        if how == "event":
+            page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        elif how == "media":
+            page.emulate_media(media="print")
+            page.evaluate("new Promise(requestAnimationFrame)")
+        else:
+            page.pdf()
+        painted = canvases.evaluate_all(PAINTED)
+        assert len(painted) > 50
+        assert all(painted)
+
+
+def test_mistakes_come_the_surest_first(browser, file) -> None:
+    with Visit(browser, file) as page:
+        shown = page.evaluate("bndl.data.mistakes.map(({row}) => [1 - bndl.rows.certain[row], bndl.rows.flip[row]])")
+        assert shown == sorted(shown)
+        assert "the surest first" in page.locator("#mistakes .lead").inner_text()
+        assert page.get_by_role("group", name="mistakes, the surest first").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (0.45, "still agree to 0.45: they depend partly on the image alone"),
+        (0.2, "agree to 0.20 only: they depend on what was learned"),
+        (None, ""),
+    ],
+)
+def test_the_randomisation_check_comes_to_a_conclusion(browser, tmp_path, last, words) -> None:
+    data = sample()
+    data["faithfulness"]["randomisation"][-1]["correlation"] = last
+    with Visit(browser, write(data, tmp_path / "report.html")) as page:
+        said = page.locator("#faithfulness .found").text_content()
+        assert words in said
+        assert bool(said) is bool(words)
+
+
 def test_a_live_script_finds_the_hook(browser, tmp_path) -> None:
     script = """bndl.onReady((page) => {
         const box = page.make.h("div", { id: "here" });

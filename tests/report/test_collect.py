@@ -127,8 +127,17 @@ def test_the_terms_of_a_mistake_add_up_to_its_scores(record):
             values = [term["value"] for term in side["terms"]]
             assert values == sorted(values, reverse=True)
             assert all(term["low"] <= term["value"] <= term["high"] for term in side["terms"])
-    sure = [rows["prob"][mistake["row"]] for mistake in record["mistakes"]]
-    assert sure == sorted(sure, reverse=True)
+
+
+def test_mistakes_come_the_surest_first_by_what_the_page_calls_sure(record):
+    rows = columns(record)
+    shown = [mistake["row"] for mistake in record["mistakes"]]
+    keys = [(not rows["certain"][row], rows["flip"][row], -rows["prob"][row]) for row in shown]
+    assert keys == sorted(keys)
+    wrong = np.flatnonzero(rows["label"] != rows["truth"])
+    assert rows["certain"][shown].sum() == min(len(shown), rows["certain"][wrong].sum())
+    probabilities = [rows["prob"][row] for row in shown]
+    assert probabilities != sorted(probabilities, reverse=True), "the two orders are the same here: nothing is shown"
 
 
 def test_the_logits_are_the_terms_of_all_features(record):

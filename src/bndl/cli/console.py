@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from bndl.errors import MissingExtraError
@@ -10,7 +11,9 @@ from bndl.errors import MissingExtraError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "fail", "seed", "write_json"]
+__all__ = ["console", "fail", "plain", "seed", "write_json"]
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control, direction and joining, halves of pairs, ends of lines
 
 
 def console(*, stderr: bool = False) -> "Console":
@@ -20,6 +23,13 @@ def console(*, stderr: bool = False) -> "Console":
     except ImportError as error:
         raise MissingExtraError("the command line", extra="cli") from error
     return Console(stderr=stderr, highlight=False)
+
+
+def plain(text: str) -> str:
+    r"""A name on one line of a terminal, which it cannot steer: what is not seen is escaped, such as ``\x1b``."""
+    return "".join(
+        c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in _UNSEEN else c for c in text
+    )
 
 
 def write_json(record: dict[str, Any]) -> None:
@@ -36,5 +46,5 @@ def seed(text: str) -> int:
 
 def fail(message: str, *, code: int) -> int:
     """Say what went wrong in one sentence on standard error; the exit code."""
-    sys.stderr.write(f"bndl: {message}\n")
+    sys.stderr.write(f"bndl: {plain(' '.join(message.splitlines()))}\n")
     return code

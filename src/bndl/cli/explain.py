@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bndl.cli.console import console, seed, write_json
+from bndl.cli.console import console, plain, seed, write_json
 from bndl.errors import FileError, InputError
 from bndl.files import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from bndl.data import LabelledSet
     from bndl.explain import Explanation
     from bndl.explain.figure import Look, Picture
     from bndl.explain.subject import Subject
@@ -35,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run; a dense head is converted")
     parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="image files of any size")
     parser.add_argument(
-        "--example", type=_number, action="append", default=[], metavar="N", help="image N of the run's test part"
+        "--example", type=_number, action="append", default=[], metavar="N", help="image N of the run's own data"
+    )
+    parser.add_argument(
+        "--part", choices=("test", "val"), default="test", help="which part --example counts in (default: test)"
     )
     parser.add_argument("--head", type=Path, metavar="FILE", help="a model of this run that bndl sparsify wrote")
     parser.add_argument(
@@ -93,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     from bndl.explain.subject import load_subject
 
     if not 1 <= len(args.images) + len(args.example) <= MOST:
-        raise InputError(f"give 1 to {MOST} images: files, or --example N of the run's test part.")
+        raise InputError(f"give 1 to {MOST} images: files, or --example N of the run's own data.")
     subject = load_subject(args.folder, head=args.head, fit_noise=args.fit_noise)
     label, against = (None if name is None else subject.class_index(name) for name in (args.label, args.against))
     dense = subject.dense if args.dense is None else _dense_twin(args.dense, subject)
@@ -133,15 +137,25 @@ def _read(args: argparse.Namespace, subject: "Subject") -> _Images:
     pixels = [subject.run.read(file)[0] for file in args.images]
     names, truths = [file.name for file in args.images], list[int | None]([None] * len(args.images))
     if args.example:
-        data = subject.data("test")
+        data = _part(args.part, subject)
         for number in args.example:
             if number >= len(data):
-                raise InputError(f"the test part has {len(data)} examples, numbered from 0: there is no {number}.")
+                raise InputError(
+                    f"the {args.part} part has {len(data)} examples, numbered from 0: there is no {number}."
+                )
             image, truth = data[number]
             pixels.append(image)
-            names.append(f"test example {number}")
+            names.append(f"{args.part} example {number}")
             truths.append(truth)
     return _Images(torch.stack(pixels), tuple(names), tuple(truths))
+
+
+def _part(part: str, subject: "Subject") -> "LabelledSet":
+    if part in subject.parts:
+        return subject.data(part)
+    other = "val" if part == "test" else "test"
+    cure = f"choose --part {other}" if other in subject.parts else "give files of images"
+    raise InputError(f"the data of this run have no {part} part: {cure}.")
 
 
 def _dense_twin(folder: Path, subject: "Subject") -> "nn.Module":
@@ -217,7 +231,8 @@ def _record(subject: "Subject", images: _Images, i: int, one: "Explanation", loo
 
 def _tell(subject: "Subject", images: _Images, found: "list[Explanation]", folder: Path) -> None:
     out = console()
-    out.print("; ".join(subject.about), **_PLAIN)
+    out.print(plain("; ".join(subject.about)), **_PLAIN)
+    classes = [plain(name) for name in subject.classes]
     for name, one in zip(images.names, found, strict=True):
-        out.print(f"\n{name}\n{one.text(subject.classes)}", **_PLAIN)
-    out.print(f"\nWritten to {folder}: explanation.png, explanation.json", **_PLAIN)
+        out.print(f"\n{plain(name)}\n{one.text(classes)}", **_PLAIN)
+    out.print(f"\nWritten to {plain(str(folder))}: explanation.png, explanation.json", **_PLAIN)

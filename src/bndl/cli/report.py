@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,10 +97,16 @@ def _writable(path: Path, folder: Path) -> Path:
     """The page's path, if it can be written: said before minutes of work."""
     if not folder.is_dir():
         raise FileError(f"there is no folder {folder}: give that of a finished run of bndl train.")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise FileError(f"cannot write {path}: it is a folder; add a file's name.")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise FileError(f"cannot write {path}: choose an --out in a folder that exists and is yours.")
+    probe = path.with_name(f".{secrets.token_hex(4)}.{path.name}")  # as long a name as the page is written under
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise FileError(
+            f"cannot write {path} ({error.strerror}): choose an --out in a folder that exists and is yours."
+        ) from error
     return path
 
 

@@ -4,8 +4,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
+from bndl.convert import find_layer
 from bndl.errors import InputError
+from bndl.explain.arguments import whole
 from bndl.explain.intervals import difference_interval, weight_interval
 from bndl.layer import ACTIVE_ABOVE, DecisionLayer
 
@@ -53,17 +56,18 @@ class ClassDifference:
 
 @torch.no_grad()
 def class_features(
-    layer: DecisionLayer, target: int, *, top: int | None = None, level: float = 0.9
+    layer: nn.Module, target: int, *, top: int | None = None, level: float = 0.9
 ) -> tuple[ClassWeight, ...]:
     """The features that a class has a weight for, the largest first.
 
     Args:
-        layer: the decision layer.
+        layer: the decision layer, or a model that has one.
         target: the class.
         top: how many at most; None for all. Weights up to 1e-5 count as none.
         level: of the intervals, by the weight's own posterior.
     """
-    _check_class(layer, target)
+    layer = find_layer(layer)
+    target, top = _class(layer, target), _most(top)
     phi = layer.phi()
     weights = phi.mean[target].cpu()
     shape = phi.shape.expand(phi.mean.size())[target].cpu()
@@ -76,19 +80,19 @@ def class_features(
 
 @torch.no_grad()
 def compare_classes(
-    layer: DecisionLayer, first: int, second: int, *, top: int | None = None, level: float = 0.9
+    layer: nn.Module, first: int, second: int, *, top: int | None = None, level: float = 0.9
 ) -> tuple[ClassDifference, ...]:
     """The difference of two classes' lists, the largest difference of either sign first.
 
     Args:
-        layer: the decision layer.
+        layer: the decision layer, or a model that has one.
         first: the one class.
         second: the other.
         top: how many at most; None for all that have a weight for either.
         level: of the intervals.
     """
-    for target in (first, second):
-        _check_class(layer, target)
+    layer = find_layer(layer)
+    first, second, top = _class(layer, first), _class(layer, second), _most(top)
     phi = layer.phi()
     a, b = phi.mean[first].cpu(), phi.mean[second].cpu()
     shape = phi.shape.expand(phi.mean.size()).cpu()
@@ -105,6 +109,12 @@ def feature_name(feature: int, in_features: int) -> str:
     return f"f{feature}" if feature < in_features else f"f{feature - in_features}-"
 
 
-def _check_class(layer: DecisionLayer, target: int) -> None:
-    if not 0 <= target < layer.out_features:
+def _class(layer: DecisionLayer, target: int) -> int:
+    target = whole(target, name="a class's number", least=0)
+    if target >= layer.out_features:
         raise InputError(f"classes are numbered 0..{layer.out_features - 1}, got {target}.")
+    return target
+
+
+def _most(top: int | None) -> int | None:
+    return None if top is None else whole(top, name="top", least=1)

@@ -1,6 +1,6 @@
 """Why the model decided as it did: the terms of a logit with their intervals, why not another class, and where."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
@@ -10,28 +10,34 @@ from torch import Tensor, nn
 from bndl.convert import find_layer
 from bndl.decide import Decider
 from bndl.errors import InputError
+from bndl.explain.arguments import batch_classes, given_classes, whole
 from bndl.explain.classes import feature_name
 from bndl.explain.contributions import contribution_map, contributions, has_contribution_map
 from bndl.explain.intervals import difference_interval, product_interval
 from bndl.explain.maps import feature_maps, features_and_maps
-from bndl.features import check_labels, evaluating, features_of, iterate, split_batch
+from bndl.features import evaluating, features_of, iterate, split_batch
 from bndl.layer import DecisionLayer
 from bndl.prediction import Prediction
 
 __all__ = ["Explanation", "Term", "explain"]
 
 Classes: TypeAlias = int | Tensor | Sequence[int] | None
+_ROUNDING = 1e-3  # of a value: without noise an interval is as narrow as that
+_NOISY = "  (mean beyond its interval: very noisy)"
 
 
 @dataclass(frozen=True)
 class Term:
     """One term of a logit, or of a difference of two logits.
 
+    The value is the posterior's mean, so that values add up; the interval is central (5 % below and above it, by default).
+    The noisier a feature, the more skewed its posterior: the mean of a very noisy one lies beyond the interval.
+
     Attributes:
         feature: its number among all features; in a signed layer, ``in_features`` and above are the negative parts.
-        value: theta_k Phi_kc, >= 0; of a difference theta_k (Phi_ka - Phi_kb), of any sign.
-        low: of the value's interval, from the posterior.
-        high: of the value's interval.
+        value: mean of theta_k Phi_kc, >= 0; of a difference theta_k (Phi_ka - Phi_kb), of any sign.
+        low: of the posterior's central interval.
+        high: of the posterior's central interval.
         theta: how active the feature is.
         weight: Phi_kc, or the difference of two.
     """
@@ -42,6 +48,12 @@ class Term:
     high: float
     theta: float
     weight: float
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the mean lies outside its interval, by more than rounding: the feature is very noisy."""
+        slack = _ROUNDING * abs(self.value)
+        return self.value < self.low - slack or self.value > self.high + slack
 
 
 @dataclass(frozen=True)
@@ -100,15 +112,18 @@ class Explanation:
         lines += [f"score of {name(self.target)}: {self.logit:.3f} = {self.bias:.3f} bias + {share}:"]
         lines += self._lines(self.terms, self.rest, self.num_terms - len(self.terms))
         if self.against is not None and self.against_logit is not None and self.against_bias is not None:
+            if self.against == self.target:
+                return "\n".join([*lines, f"why not {name(self.against)}: it is the same class, nothing to compare"])
             gap, shift = self.logit - self.against_logit, self.bias - self.against_bias
-            lines.append(f"why not {name(self.against)}: ahead by {gap:.3f} = {shift:+.3f} bias +")
+            said = f"ahead by {gap:.3f} =" if gap >= 0 else f"behind by {-gap:.3f}: {gap:.3f} ="
+            lines.append(f"why not {name(self.against)}: {said} {shift:+.3f} bias +")
             lines += self._lines(self.differences, self.difference_rest, None)
         return "\n".join(lines)
 
     def _lines(self, terms: Sequence[Term], rest: float, others: int | None) -> list[str]:
         lines = [
             f"  {feature_name(t.feature, self.in_features):>7} {t.value:9.3f}  [{t.low:.3f}, {t.high:.3f}]"
-            f"  = {t.theta:.3f} x {t.weight:.3f}"
+            f"  = {t.theta:.3f} x {t.weight:.3f}{_NOISY if t.beyond else ''}"
             for t in terms
         ]
         if others != 0 and (others is not None or abs(rest) > 0):
@@ -124,8 +139,15 @@ class Explanation:
         return record
 
 
-def _namer(classes: Sequence[str] | None) -> Any:
-    return (lambda index: f"class {index}") if classes is None else (lambda index: str(classes[index]))
+def _namer(classes: Sequence[str] | None) -> Callable[[int], str]:
+    def name(index: int) -> str:
+        if classes is None:
+            return f"class {index}"
+        if index >= len(classes):
+            raise InputError(f"there are {len(classes)} names but none for class {index}: give one a class, in order.")
+        return str(classes[index])
+
+    return name
 
 
 def explain(
@@ -146,7 +168,8 @@ def explain(
         model: a model with a :class:`bndl.DecisionLayer`, or the layer itself (then ``x`` are features).
         x: as for :func:`bndl.predict`: a tensor or array (B, ...), a dict, a data set, or a loader.
         target: whose logit to take apart, one class for all or one an example; by default the decision.
-        against: a class to compare with, "why the target and not it"; ``"runner-up"`` for the one that came second.
+        against: a class to compare with, "why the target and not it"; ``"runner-up"`` for the one that came second, or
+            for the decision where the target itself came second. An example whose target it is has no differences.
         top: how many terms to list; the others are summed up as ``rest``.
         level: of the intervals.
         maps: whether to find where in the image it comes from. None: where the features are averages of a map.
@@ -155,9 +178,8 @@ def explain(
     Returns:
         One explanation an example.
     """
-    if top < 1:
-        raise InputError(f"top is how many terms to list, at least 1; got {top}.")
-    layer = find_layer(model)
+    top, layer = whole(top, name="top", least=1), find_layer(model)
+    asked = _Asked.of(target, against, layer)
     decider, found = Decider(layer, seed=seed), list[Explanation]()
     with evaluating(model):
         for batch in iterate(x, batch_size=batch_size):
@@ -165,18 +187,13 @@ def explain(
             features, where = _pass(model, layer, inputs, maps=maps)
             with torch.autocast(features.device.type, enabled=False):
                 prediction = decider(features)
-                chosen = _chosen(target, prediction.labels, layer, name="target", start=len(found))
-                other = prediction.runner_up if against == "runner-up" else None
-                if against is not None and other is None:
-                    other = _chosen(against, prediction.labels, layer, name="against", start=len(found))
+                chosen, other = asked.batch(prediction, start=len(found))
                 image = None if where is None else contribution_map(layer, where, chosen.to(where.device)).cpu()
                 parts = _Parts(layer, features, prediction, chosen, other, image)
                 found += parts.explanations(top=top, level=level)
     if not found:
         raise InputError("nothing to explain: the loader gave no batch.")
-    for name, given in (("target", target), ("against", against)):
-        if isinstance(given, Tensor | list | tuple) and len(given) != len(found):
-            raise InputError(f"{name} holds {len(given)} classes for {len(found)} examples: give one each.")
+    asked.check_count(len(found))
     return found
 
 
@@ -191,20 +208,38 @@ def _pass(model: nn.Module, layer: DecisionLayer, inputs: Any, *, maps: bool | N
     return features, None if where is None else where.maps
 
 
-def _chosen(given: Any, labels: Tensor, layer: DecisionLayer, *, name: str, start: int) -> Tensor:
-    """Classes (B,) of a batch that starts at example ``start``."""
-    if given is None:
-        return labels
-    if isinstance(given, int):
-        given = torch.full_like(labels, given)
-    else:
-        given = torch.as_tensor(given).cpu()[start : start + len(labels)]
-        if len(given) != len(labels):
-            raise InputError(f"{name} holds fewer classes than there are examples: give one each.")
-    try:
-        return check_labels(given, layer.out_features, count=len(labels))
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
+@dataclass(frozen=True)
+class _Asked:
+    """The classes to take apart and to compare with, dims () or (B,) for all examples; None for the default."""
+
+    target: Tensor | None
+    against: Tensor | None
+    runner_up: bool
+
+    @classmethod
+    def of(cls, target: Any, against: Any, layer: DecisionLayer) -> "_Asked":
+        runner_up = isinstance(against, str) and against == "runner-up"
+        if isinstance(against, str) and not runner_up:
+            raise InputError(f"against must be a class's number, one an example, or 'runner-up'; got {against!r}.")
+        own = given_classes(target, name="target", num_classes=layer.out_features)
+        other = given_classes(None if runner_up else against, name="against", num_classes=layer.out_features)
+        if own is not None and other is not None and own.dim() == other.dim() == 0 and int(own) == int(other):
+            raise InputError(f"target and against are both class {int(own)}: compare with another.")
+        return cls(own, other, runner_up)
+
+    def batch(self, prediction: Prediction, *, start: int) -> tuple[Tensor, Tensor | None]:
+        """Targets (B,) and what to compare with (B,) of a batch that starts at example ``start``."""
+        labels, second = prediction.labels, prediction.runner_up
+        chosen = labels if self.target is None else batch_classes(self.target, labels, name="target", start=start)
+        if self.runner_up:
+            return chosen, torch.where(second == chosen, labels, second)
+        other = self.against
+        return chosen, None if other is None else batch_classes(other, labels, name="against", start=start)
+
+    def check_count(self, count: int) -> None:
+        for name, given in (("target", self.target), ("against", self.against)):
+            if given is not None and given.dim() and len(given) != count:
+                raise InputError(f"{name} holds {len(given)} classes for {count} examples: give one each.")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bndl.convert import find_layer, find_linear
 from bndl.decide import Decider
 from bndl.errors import HeadError, InputError
+from bndl.explain.arguments import whole
 from bndl.explain.curves import Curves, Summary, difference
 from bndl.explain.randomisation import Randomisation, randomisation_check
 from bndl.explain.segments import Background, batch_for, check_segments, grid, segment_means
@@ -118,8 +119,7 @@ def random_orders(
     """
     if mode not in get_args(Mode):
         raise InputError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}.")
-    if num_orders < 1:
-        raise InputError(f"num_orders must be at least 1, got {num_orders}.")
+    num_orders = whole(num_orders, name="num_orders", least=1)
     asked = _Asked(model, x, mode, background, method, batch_for(x, batch_size), progress)
     segments = _segments(x, cells)
     generator = torch.Generator().manual_seed(seed)
@@ -177,8 +177,7 @@ class _Asked:
 
     def curves(self, order: Tensor, segments: Tensor, *, target: Tensor, steps: int) -> Curves:
         """P(target) for orders (B, M) of the cells (H, W): first come, first covered or uncovered."""
-        if steps < 1:
-            raise InputError(f"steps must be at least 1, got {steps}.")
+        steps = whole(steps, name="steps", least=1)
         scores, (B, M) = scorer(self.model, method=self.method), order.size()
         counts = torch.linspace(0, M, steps + 1, dtype=torch.float64).round().long().unique()
         place = torch.empty_like(order).scatter(1, order, torch.arange(M).expand_as(order))

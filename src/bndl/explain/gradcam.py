@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bndl.errors import InputError, MissingExtraError
+from bndl.explain.arguments import integers
 from bndl.explain.maps import features_and_maps, head_of
 from bndl.features import Head, check_labels, evaluating, one_pass
 from bndl.layer import DecisionLayer
@@ -40,6 +41,11 @@ def grad_cam(
     Returns:
         (B, H, W) >= 0 on the model's device.
     """
+    if not isinstance(x, Tensor):
+        raise InputError(
+            f"Grad-CAM takes images as one tensor (B, C, H, W), got {type(x).__name__}: "
+            "for texts use bndl.explain.lime_words."
+        )
     try:
         from captum.attr import LayerGradCam
     except ImportError as error:
@@ -77,9 +83,9 @@ def _column(head: Head, features: Tensor, target: Tensor | int | None, feature: 
     """Which column of the output, or of the features, each example is explained by."""
     count, device = len(features), features.device
     if feature is None:
-        chosen = head(features).argmax(dim=1) if target is None else _each(target, count)
+        chosen = head(features).argmax(dim=1) if target is None else _each(target, count, name="target")
         return check_labels(chosen, head.out_features, count=count).to(device)
-    numbers = _each(feature, count).to(device)
+    numbers = _each(feature, count, name="feature").to(device)
     ids = head.feature_ids if isinstance(head, DecisionLayer) else torch.arange(head.in_features, device=device)
     same = numbers[:, None] == ids
     if not bool(same.any(dim=1).all()):
@@ -88,8 +94,8 @@ def _column(head: Head, features: Tensor, target: Tensor | int | None, feature: 
     return same.long().argmax(dim=1)
 
 
-def _each(given: Tensor | int, count: int) -> Tensor:
-    given = torch.as_tensor(given)
+def _each(given: Tensor | int, count: int, *, name: str) -> Tensor:
+    given = integers(given, name=name, what="a number, or one an example")
     given = given.expand(count) if given.dim() == 0 else given
     if given.size() != (count,):
         raise InputError(f"give one number, or one an example, dims ({count},); got dims {tuple(given.size())}.")

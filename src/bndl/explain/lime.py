@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from bndl.convert import find_layer
 from bndl.errors import InputError
+from bndl.explain.arguments import integers
 from bndl.explain.segments import Background, batch_for, check_segments, grid, slic
 from bndl.explain.segments import background as fill
 from bndl.explain.surrogate import KERNEL_WIDTH, Surrogate, fit_surrogate, kernel_weights, perturbations
@@ -194,7 +195,7 @@ def _chosen(numbers: Tensor, features: Any) -> Tensor:
     """Columns of the features that are asked for by number."""
     if features is None:
         return torch.arange(len(numbers), device=numbers.device)
-    wanted = torch.as_tensor(features, device=numbers.device).flatten()
+    wanted = integers(features, name="features", what="the numbers of features, such as [3, 17]").flatten()
     place = {number: column for column, number in enumerate(numbers.tolist())}
     if missing := [number for number in wanted.tolist() if number not in place]:
         raise InputError(f"the decision layer has no feature {missing[0]}: it has {len(numbers)}, see its feature_ids.")

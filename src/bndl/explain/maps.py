@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bndl.convert import find_layer, find_linear
 from bndl.errors import InputError
+from bndl.explain.arguments import shown, whole
 from bndl.features import Head, Inputs, evaluating, features_of
 from bndl.layer import DecisionLayer
 from bndl.weibull import at_least_float32
@@ -104,6 +105,11 @@ def features_and_maps(model: nn.Module, x: Inputs, *, head: Head) -> tuple[Tenso
 
 def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Maps (..., h, w) at the size (H, W) of the image, bilinear: for showing, the sum over pixels is another."""
+    if maps.dim() < 2 or 0 in maps.size()[-2:]:
+        raise InputError(f"give maps (..., h, w) of at least one pixel, got dims {tuple(maps.size())}.")
+    if not isinstance(size, tuple | list) or len(size) != 2:
+        raise InputError(f"size must be (H, W) of the image, got {shown(size)}.")
+    size = (whole(size[0], name="the height", least=1), whole(size[1], name="the width", least=1))
     flat = at_least_float32(maps).reshape(1, -1, *maps.size()[-2:])
     large = F.interpolate(flat, size=size, mode="bilinear", align_corners=False)
     return large.reshape(*maps.size()[:-2], *size)

@@ -25,6 +25,7 @@ from bndl.train.record import read_plan
 __all__ = ["Subject", "load_subject"]
 
 _CALIBRATE_ON = 500  # validation examples that the noise of a converted head is fitted to
+_NAMED = 20  # classes that an error lists
 _PARTS = ("test", "val", "train")
 
 
@@ -57,6 +58,11 @@ class Subject:
             raise InputError(f"{self.run.recipe.data.name} has no {part} part: choose another.")
         return found
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Which parts the run's own data have."""
+        return tuple(part for part in _PARTS if getattr(self._splits, part))
+
     @cached_property
     def _splits(self) -> Splits:
         return read_splits(self.run.recipe, plan=read_plan(self.run.folder))
@@ -71,7 +77,8 @@ class Subject:
             return self.classes.index(name)
         if name.isdecimal() and int(name) < len(self.classes):
             return int(name)
-        shown = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
+        more = f" and {len(self.classes) - _NAMED} more" if len(self.classes) > _NAMED else ""
+        shown = ", ".join(self.classes[:_NAMED]) + more
         raise InputError(f"the run has no class {name!r}: its classes are {shown}.")
 
 

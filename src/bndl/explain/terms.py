@@ -1,15 +1,16 @@
 """Take the terms of a decision out one by one: exact, on the decision layer alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bndl.convert import find_layer
 from bndl.errors import InputError
+from bndl.explain.arguments import whole
 from bndl.explain.curves import Curves
 from bndl.features import check_labels
-from bndl.layer import DecisionLayer
 
 __all__ = ["feature_deletion"]
 
@@ -18,7 +19,7 @@ Order = Literal["term", "difference", "random"]
 
 @torch.no_grad()
 def feature_deletion(
-    layer: DecisionLayer,
+    layer: nn.Module,
     features: Tensor,
     *,
     target: Tensor | None = None,
@@ -29,7 +30,7 @@ def feature_deletion(
     """Take features out of a decision and watch probability and margin: exact, no backbone.
 
     Args:
-        layer: the decision layer.
+        layer: the decision layer, or a model that has one.
         features: (B, in_features) what enters it.
         target: (B,) classes; by default the decisions.
         order: ``"term"``: largest theta_k Phi_kc first; ``"difference"``: largest theta_k (Phi_kc - Phi_kd) first, d the
@@ -40,6 +41,13 @@ def feature_deletion(
     """
     if order not in get_args(Order):
         raise InputError(f"order must be one of {', '.join(get_args(Order))}, got {order!r}.")
+    layer = find_layer(layer)
+    if not isinstance(features, Tensor) or features.dim() != 2 or features.size(1) != layer.in_features:
+        got = f"dims {tuple(features.size())}" if isinstance(features, Tensor) else type(features).__name__
+        raise InputError(
+            f"features must be what enters the layer, (B, {layer.in_features}), got {got}: "
+            "take bndl.features.features_of(model, x)."
+        )
     phi, bias = layer.phi().mean, layer.offset()
     theta = layer.theta(features.to(phi.dtype)).mean.double()
     phi, shift = phi.double(), 0.0 if bias is None else bias.double()
@@ -69,12 +77,11 @@ def _others(logits: Tensor, chosen: Tensor) -> Tensor:
 
 def _counts(steps: int | Sequence[int], active: Tensor) -> tuple[Tensor, Tensor]:
     """Fractions (T + 1,) and how many features are taken out of each example there (B, T + 1)."""
-    if isinstance(steps, int):
-        if steps < 1:
-            raise InputError(f"steps must be at least 1, got {steps}.")
+    if not isinstance(steps, Iterable):
+        steps = whole(steps, name="steps", least=1)
         fractions = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
         return fractions, (fractions.to(active.device) * active[:, None]).round().long()
-    counts = torch.tensor(sorted({0, *steps}))
-    if len(counts) < 2 or counts[0] < 0:
+    counts = torch.tensor(sorted({0, *(whole(count, name="each of steps", least=0) for count in steps)}))
+    if len(counts) < 2:
         raise InputError("steps must be a number of steps, or numbers of features to take out, one of them above 0.")
     return counts.double() / counts[-1], counts.to(active.device).expand(len(active), -1)

@@ -21,7 +21,7 @@ from bndl.report.features import feature_records, shown_of
 from bndl.report.figures import LEVEL, trust_of, verdict_of
 from bndl.report.mistakes import Asked, mistake_records
 from bndl.report.pictures import Pictures, channels_last, pictures_of
-from bndl.report.rows import by_confidence, choose_rows, example_rows, names_of, num_rows
+from bndl.report.rows import choose_rows, example_rows, names_of, num_rows, surest_mistakes
 from bndl.report.schema import Faithfulness, Meta, Method, ReportData, Thumbs
 
 __all__ = ["About", "Options", "collect"]
@@ -31,6 +31,8 @@ _LIMITS = (
     "with the largest activations flatter a feature: look at the moderate ones as well.",
     "Intervals of weights and terms hold 90 % of the posterior; those of figures are 95 % bootstrap or Wilson intervals "
     "over examples. Neither knows of data of another kind.",
+    "A term's value is its posterior mean, its whisker the central 90 % interval: for a very noisy feature the mean can lie "
+    "outside it.",
     "A decision is called certain where its p-value, for a test with 20 draws, is at most 0.05. PAvPU means something "
     "next to its baseline only: calling every decision certain scores the accuracy.",
     "Edits in this page move the mean scores, with activations in half precision; certainty is not computed anew. The "
@@ -200,7 +202,7 @@ class _Collected:
         self.stage("what features mean")
         features = feature_records(decided, listed, theta, shown, self.pictures)
         classes = class_records(decided, lists, self.pictures)
-        wrong = by_confidence(decided)
+        wrong = surest_mistakes(decided)
         rows = self._rows(listed, wrong, [i for own in shown for i in (*own.top, *own.moderate)])
         self.stage("mistakes")
         mistakes, unlimed = mistake_records(

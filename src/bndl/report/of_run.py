@@ -10,6 +10,7 @@ from bndl.evaluation.of_run import limited, other_data, own_part
 from bndl.explain.subject import Subject, load_subject
 from bndl.features import FeatureSet
 from bndl.report.collect import About, Options, collect
+from bndl.report.edited import head_words
 from bndl.report.schema import ReportData
 from bndl.train.loading import num_workers
 
@@ -62,7 +63,8 @@ def open_run(
     stage("loading the run")
     subject = load_subject(folder, head=head)
     run, own = subject.run, subject.run.recipe.data.name
-    notes = [f"{text[0].upper()}{text[1:]}." for text in subject.about if text]
+    said = {} if head is None else {f"the head is that of {Path(head).name}": head_words(subject, Path(head))}
+    notes = [f"{text[0].upper()}{text[1:]}." for text in (said.get(one, one) for one in subject.about) if text]
     if source is None or source == own or str(Path(source).expanduser().absolute()) == own:
         name, part = own, part or "test"
         data = own_part(run, part)

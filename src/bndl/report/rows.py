@@ -14,7 +14,7 @@ from bndl.report.decided import Decided
 from bndl.report.figures import deciles_of
 from bndl.report.schema import Array, ExampleRows, Phi
 
-__all__ = ["by_confidence", "choose_rows", "example_rows", "names_of", "num_rows"]
+__all__ = ["choose_rows", "example_rows", "names_of", "num_rows", "surest_mistakes"]
 
 _FIXED = 4 + 3 * 2 + 3 * 4 + 1 + 1 + 4  # bytes of a row beside its logits and theta
 _BASE64 = 4 / 3
@@ -27,11 +27,12 @@ def num_rows(budget: int, *, num_classes: int, num_features: int, name_length: f
     return max(1, int(budget / each))
 
 
-def by_confidence(decided: Decided) -> list[int]:
-    """The wrong decisions, the most confident first."""
-    wrong = (decided.prediction.labels != decided.truth).nonzero().flatten()
-    sure = decided.prediction.confidence[wrong]
-    return [int(i) for i in wrong[sure.argsort(descending=True, stable=True)]]
+def surest_mistakes(decided: Decided) -> list[int]:
+    """The wrong decisions: certain ones first, each kind by its probability to flip, ties by the class's probability."""
+    told = decided.prediction
+    wrong = (told.labels != decided.truth).nonzero().flatten()
+    keys = (-told.confidence[wrong], told.flip_probability[wrong], ~told.certain[wrong])  # the last counts most
+    return [int(i) for i in wrong[torch.from_numpy(np.lexsort([key.numpy() for key in keys]))]]
 
 
 def choose_rows(
@@ -50,7 +51,7 @@ def choose_rows(
         return list(range(len(decided)))
     chosen = dict.fromkeys(needed)
     order = torch.randperm(len(decided), generator=torch.Generator().manual_seed(seed)).tolist()
-    for examples, share in ((wanted, _WANTED), (by_confidence(decided), _MISTAKES), (order, 1.0)):
+    for examples, share in ((wanted, _WANTED), (surest_mistakes(decided), _MISTAKES), (order, 1.0)):
         for example in examples:
             if len(chosen) >= share * most:
                 break

@@ -88,29 +88,37 @@ function tableOf(caption, columns, list) {
   return node;
 }
 
-// Images: tiles of a few sheets, drawn when the sheet is decoded and the tile is near the window --------------------
+// Images: tiles of a few sheets, drawn when the sheet is decoded and the tile is near the window or to be printed ----
 
-const sheets = (report.thumbs?.sheets ?? []).map((sheet) => {
+const decoded = [];
+const sheets = (report.thumbs?.sheets ?? []).map((sheet, number) => {
   const image = new Image();
   image.src = String(sheet.uri).startsWith("data:image/") ? sheet.uri : "data:,";
   return image.decode().then(
-    () => image,
-    () => null,
+    () => {
+      decoded[number] = image;
+    },
+    () => {},
   );
 });
+function paint(canvas) {
+  const [sheet, x, y, width, height] = report.thumbs.tiles[Number(canvas.dataset.tile)];
+  const draw = () => {
+    if (decoded[sheet]) canvas.getContext("2d").drawImage(decoded[sheet], x, y, width, height, 0, 0, width, height);
+  };
+  seen.unobserve(canvas);
+  if (decoded[sheet]) draw(); // at once: a printer does not wait
+  else sheets[sheet].then(draw);
+}
 const seen = new IntersectionObserver(
   (entries) => {
-    for (const entry of entries) {
-      if (!entry.isIntersecting) continue;
-      seen.unobserve(entry.target);
-      const [sheet, x, y, width, height] = report.thumbs.tiles[Number(entry.target.dataset.tile)];
-      sheets[sheet].then(
-        (image) => image && entry.target.getContext("2d").drawImage(image, x, y, width, height, 0, 0, width, height),
-      );
-    }
+    for (const entry of entries) if (entry.isIntersecting) paint(entry.target);
   },
   { rootMargin: "300px" },
 );
+const paintAll = () => document.querySelectorAll("canvas[data-tile]").forEach(paint);
+window.addEventListener("beforeprint", paintAll);
+matchMedia("print").addEventListener("change", (now) => now.matches && paintAll());
 
 function thumb(id, label, { kind = "small" } = {}) {
   const tile = id === null || id === undefined || id < 0 ? null : report.thumbs?.tiles[id];

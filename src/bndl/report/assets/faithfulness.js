@@ -51,6 +51,15 @@ function curveChart(title, note, curvesOf, xTitle) {
   return figure;
 }
 
+function randomisationWords(list) {
+  const last = list[list.length - 1].correlation;
+  if (!measured(last)) return "";
+  const drawn = " After the lowest part shown was drawn anew the maps";
+  return Math.abs(last) <= 0.2
+    ? `${drawn} agree to ${fixed(last, 2)} only: they depend on what was learned.`
+    : `${drawn} still agree to ${fixed(last, 2)}: they depend partly on the image alone, as maps of edges do.`;
+}
+
 function randomisationTable(list) {
   if (!list?.length) return null;
   const body = list.map(({ module, correlation }) =>
@@ -74,7 +83,8 @@ function randomisationTable(list) {
     h(
       "p",
       { class: "note" },
-      "Rank correlation with the original maps after drawing each part of the network anew. Near 0 is good: the maps depend on what was learned.",
+      "Rank correlation with the original maps after drawing each part of the network anew, with all parts above it. Near 0 is good.",
+      h("span", { class: "found" }, randomisationWords(list)),
     ),
   );
 }

@@ -74,7 +74,7 @@ function showMethod() {
         h(
           "p",
           { class: "soft" },
-          "Tab walks through everything. Arrow keys move between bars and between mistakes, Enter chooses, Esc closes an example. The address keeps what you look at: send it along with the file.",
+          "Tab walks through everything. Arrow keys move between bars and between mistakes, Enter chooses, Esc closes an example. The address keeps the place you look at (a class, feature, mistake, example or tenth), not the edits you make: send it along with the file.",
         ),
       ),
     ),

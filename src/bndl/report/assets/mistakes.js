@@ -1,4 +1,4 @@
-// Mistakes, the confident ones first: what it saw, and both staircases.
+// Mistakes, the surest first: what it saw, and both staircases.
 
 function mistakePictures(record) {
   const row = record.row;
@@ -45,7 +45,7 @@ function mistakeDetail(record, position, total, step) {
           "p",
           { class: "soft" },
           h("bdi", {}, rows.name(row)),
-          ` \u00b7 ${surely(rows.prob[row])} sure \u00b7 ${rows.certain[row] ? "certain" : "uncertain"}, ${pValue(rows.p[row])} \u00b7 ${ordinal(rows.decile[row])}`,
+          ` \u00b7 probability ${surely(rows.prob[row])} \u00b7 ${rows.certain[row] ? "certain" : "uncertain"}, ${pValue(rows.p[row])} \u00b7 ${ordinal(rows.decile[row])}`,
         ),
       ),
       h(
@@ -82,7 +82,7 @@ function showMistakes() {
     );
     return;
   }
-  const strip = h("div", { class: "mistake-list", role: "group", "aria-label": "mistakes, the most confident first" });
+  const strip = h("div", { class: "mistake-list", role: "group", "aria-label": "mistakes, the surest first" });
   const detail = h("div", { class: "mistake-detail" });
   let shown = [];
   let current = 0;
@@ -104,7 +104,7 @@ function showMistakes() {
   const hashOf = () => `#mistake=${report.mistakes.indexOf(shown[current])}`;
   const item = (record, i) => {
     const row = record.row;
-    const words = `${className(rows.label[row])}, truth ${className(rows.truth[row])}, ${surely(rows.prob[row])}`;
+    const words = `${className(rows.label[row])}, truth ${className(rows.truth[row])}, ${rows.certain[row] ? "certain" : "uncertain"}, probability ${surely(rows.prob[row])}`;
     return button(
       "",
       () => {
