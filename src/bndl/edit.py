@@ -8,6 +8,7 @@ import base64
 import copy
 import hashlib
 import json
+import math
 import operator
 import os
 from collections.abc import Iterable
@@ -69,9 +70,13 @@ def _index(name: str, value: Any) -> int:
 
 
 def _factor(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _LARGEST:
+    try:
+        factor = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+    except OverflowError:  # a huge int
+        factor = math.inf
+    if not 0 <= factor <= _LARGEST:
         raise InputError(f"the factor of an edit lies between 0 and {_LARGEST:.0e}, got {value!r}.")
-    return float(value)
+    return factor
 
 
 @dataclass(frozen=True)

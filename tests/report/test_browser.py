@@ -209,16 +209,18 @@ def test_many_rows_and_classes_stay_fast(browser, tmp_path) -> None:
 
 
 PAINTED = """nodes => nodes.map(node => {
-    const pixels = node.getContext('2d').getImageData(0, 0, node.width, node.height).data;
-    return pixels.some(value => value > 0);
+    const copy = new OffscreenCanvas(node.width, node.height).getContext('2d', { willReadFrequently: true });
+    copy.drawImage(node, 0, 0);
+    return copy.getImageData(0, 0, node.width, node.height).data.some(value => value > 0);
 })"""
 
 
 @pytest.mark.parametrize("how", ["event", "media", "pdf"])
 def test_what_is_printed_has_its_pictures(browser, file, how) -> None:
     with Visit(browser, file) as page:
-        page.evaluate("Promise.all(sheets)")
         canvases = page.locator("canvas.thumb")
+        canvases.first.scroll_into_view_if_needed()
+        page.wait_for_function(f"() => ({PAINTED})([...document.querySelectorAll('canvas.thumb')]).some(Boolean)")
         assert not all(canvases.evaluate_all(PAINTED)), "all are in sight already: nothing is shown"
         if how == "event":
             page.evaluate("dispatchEvent(new Event('beforeprint'))")

@@ -1,6 +1,7 @@
 """Arguments that people give: as numbers and classes, or one sentence on what is wrong with them."""
 
 import operator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor
 
 from bndl.errors import InputError
 from bndl.features import check_labels
+from bndl.prediction import Prediction
 
-__all__ = ["batch_classes", "given_classes", "integers", "shown", "whole"]
+__all__ = ["Asked", "integers", "shown", "whole"]
 
 _LONGEST = 60  # characters of what was given
 
@@ -46,7 +48,7 @@ def integers(given: Any, *, name: str, what: str) -> Tensor:
     return found
 
 
-def given_classes(given: Any, *, name: str, num_classes: int) -> Tensor | None:
+def _given_classes(given: Any, *, name: str, num_classes: int) -> Tensor | None:
     """Classes that were asked for: one for all (dims ()), or one an example (dims (B,)); None if none was."""
     if given is None:
         return None
@@ -59,7 +61,7 @@ def given_classes(given: Any, *, name: str, num_classes: int) -> Tensor | None:
         raise InputError(f"{name}: {error}") from error
 
 
-def batch_classes(given: Tensor, labels: Tensor, *, name: str, start: int) -> Tensor:
+def _batch_classes(given: Tensor, labels: Tensor, *, name: str, start: int) -> Tensor:
     """The classes (B,) among those given of a batch that starts at example ``start``."""
     if given.dim() == 0:
         return given.expand(len(labels))
@@ -67,3 +69,39 @@ def batch_classes(given: Tensor, labels: Tensor, *, name: str, start: int) -> Te
     if len(found) != len(labels):
         raise InputError(f"{name} holds fewer classes than there are examples: give one each.")
     return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The classes to take apart and to compare with, dims () or (B,) for all examples; None for the default."""
+
+    target: Tensor | None
+    against: Tensor | None
+    runner_up: bool
+
+    @classmethod
+    def of(cls, target: Any, against: Any, num_classes: int) -> "Asked":
+        """Of what :func:`bndl.explain` was given."""
+        runner_up = isinstance(against, str) and against == "runner-up"
+        if isinstance(against, str) and not runner_up:
+            raise InputError(f"against must be a class's number, one an example, or 'runner-up'; got {against!r}.")
+        own = _given_classes(target, name="target", num_classes=num_classes)
+        other = _given_classes(None if runner_up else against, name="against", num_classes=num_classes)
+        if own is not None and other is not None and own.dim() == other.dim() == 0 and int(own) == int(other):
+            raise InputError(f"target and against are both class {int(own)}: compare with another.")
+        return cls(own, other, runner_up)
+
+    def batch(self, prediction: Prediction, *, start: int) -> tuple[Tensor, Tensor | None]:
+        """Targets (B,) and what to compare with (B,) of a batch that starts at example ``start``."""
+        labels, second = prediction.labels, prediction.runner_up
+        chosen = labels if self.target is None else _batch_classes(self.target, labels, name="target", start=start)
+        if self.runner_up:
+            return chosen, torch.where(second == chosen, labels, second)
+        other = self.against
+        return chosen, None if other is None else _batch_classes(other, labels, name="against", start=start)
+
+    def check_count(self, count: int) -> None:
+        """Refuse lists that are not as long as there are examples."""
+        for name, given in (("target", self.target), ("against", self.against)):
+            if given is not None and given.dim() and len(given) != count:
+                raise InputError(f"{name} holds {len(given)} classes for {count} examples: give one each.")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bndl.convert import find_layer
 from bndl.decide import Decider
 from bndl.errors import InputError
-from bndl.explain.arguments import batch_classes, given_classes, whole
+from bndl.explain.arguments import Asked, whole
 from bndl.explain.classes import feature_name
 from bndl.explain.contributions import contribution_map, contributions, has_contribution_map
 from bndl.explain.intervals import difference_interval, product_interval
@@ -179,7 +179,7 @@ def explain(
         One explanation an example.
     """
     top, layer = whole(top, name="top", least=1), find_layer(model)
-    asked = _Asked.of(target, against, layer)
+    asked = Asked.of(target, against, layer.out_features)
     decider, found = Decider(layer, seed=seed), list[Explanation]()
     with evaluating(model):
         for batch in iterate(x, batch_size=batch_size):
@@ -206,40 +206,6 @@ def _pass(model: nn.Module, layer: DecisionLayer, inputs: Any, *, maps: bool | N
         return found.features, found.maps
     features, where = features_and_maps(model, inputs, head=layer)
     return features, None if where is None else where.maps
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The classes to take apart and to compare with, dims () or (B,) for all examples; None for the default."""
-
-    target: Tensor | None
-    against: Tensor | None
-    runner_up: bool
-
-    @classmethod
-    def of(cls, target: Any, against: Any, layer: DecisionLayer) -> "_Asked":
-        runner_up = isinstance(against, str) and against == "runner-up"
-        if isinstance(against, str) and not runner_up:
-            raise InputError(f"against must be a class's number, one an example, or 'runner-up'; got {against!r}.")
-        own = given_classes(target, name="target", num_classes=layer.out_features)
-        other = given_classes(None if runner_up else against, name="against", num_classes=layer.out_features)
-        if own is not None and other is not None and own.dim() == other.dim() == 0 and int(own) == int(other):
-            raise InputError(f"target and against are both class {int(own)}: compare with another.")
-        return cls(own, other, runner_up)
-
-    def batch(self, prediction: Prediction, *, start: int) -> tuple[Tensor, Tensor | None]:
-        """Targets (B,) and what to compare with (B,) of a batch that starts at example ``start``."""
-        labels, second = prediction.labels, prediction.runner_up
-        chosen = labels if self.target is None else batch_classes(self.target, labels, name="target", start=start)
-        if self.runner_up:
-            return chosen, torch.where(second == chosen, labels, second)
-        other = self.against
-        return chosen, None if other is None else batch_classes(other, labels, name="against", start=start)
-
-    def check_count(self, count: int) -> None:
-        for name, given in (("target", self.target), ("against", self.against)):
-            if given is not None and given.dim() and len(given) != count:
-                raise InputError(f"{name} holds {len(given)} classes for {count} examples: give one each.")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ const h = (tag, properties, ...children) => fill(document.createElement(tag), pr
 const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
 const byId = (id) => document.getElementById(id);
 
-// Numbers ---------------------------------------------------------------------------------------------------------
+// Numbers
 
 const MISSING = "not measured";
 const THIN = "\u202f"; // a narrow space that does not break
@@ -41,7 +41,7 @@ function surely(value) {
 const pValue = (value) =>
   measured(value) ? (value < 0.001 ? "p < 0.001" : `p = ${value.toFixed(3)}`) : "p not measured";
 
-// Pieces ----------------------------------------------------------------------------------------------------------
+// Pieces
 
 const named = (index, properties) => h("bdi", { class: "name", ...properties }, className(index));
 const featureLink = (feature) => {
@@ -135,7 +135,7 @@ function thumb(id, label, { kind = "small" } = {}) {
   return canvas;
 }
 
-// Long lists: a page at a time ------------------------------------------------------------------------------------
+// Long lists: a page at a time
 
 function longList(box, items, render, { step = 24, className: kind = "tiles", none = "Nothing here." } = {}) {
   const list = h("ul", { class: kind, role: "list" });

@@ -116,7 +116,7 @@ function showAnswer(box, found) {
     limePanel(found));
 }
 
-// Choosing -------------------------------------------------------------------------------------------------------
+// Choosing
 
 function dropZone() {
   const input = h("input", { type: "file", id: "ask-file", class: "hidden", accept: "image/jpeg,image/png,image/webp,image/bmp,image/gif" });

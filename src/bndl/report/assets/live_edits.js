@@ -61,7 +61,7 @@ function editsPanel() {
   return { figures, box };
 }
 
-// The page is drawn when this runs: put the live parts into it -----------------------------------------------------
+// The page is drawn when this runs: put the live parts into it
 
 page.onReady(() => {
   if (meta.images) {
