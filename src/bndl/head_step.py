@@ -28,6 +28,7 @@ from bndl.weibull import at_least_float32
 __all__ = ["HeadStep"]
 
 _ROWS = 2048  # examples from which theta's part of the loss, a constant, is known
+_READ = 256  # of them at a time
 
 
 class HeadStep:
@@ -59,7 +60,10 @@ class HeadStep:
         self.layer, self.objective, self.generator = layer, objective, generator
         self.phi_share = phi_share(layer, len(rows), objective)
         with torch.no_grad():
-            some = train.take(rows[:: -(-len(rows) // _ROWS)]).like(layer.weight).features
+            chosen = rows[:: -(-len(rows) // _ROWS)].split(
+                _READ
+            )  # the features may be on disk: only batches are copied
+            some = torch.cat([train.take(part).like(layer.weight).features for part in chosen])
             theta, phi = layer.theta(at_least_float32(some)), layer.phi()
             self.theta_cost = entry_cost(theta, objective).sum(dim=-1).mean()
             self.price = slab_price(phi.shape, objective)

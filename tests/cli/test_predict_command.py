@@ -217,6 +217,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path, layer, model)
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     deadline = time.monotonic() + 60
     seen = tmp_path / "o.csv.part" / "shard-000003.json"

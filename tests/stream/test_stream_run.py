@@ -202,6 +202,7 @@ def test_a_process_that_is_killed_again_and_again(tmp_path, predictor, source, h
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
         )
         deadline = time.monotonic() + 60
         while len(list(tmp_path.glob("out.csv.part/shard-*.json"))) < shards and time.monotonic() < deadline:

@@ -227,7 +227,7 @@ def test_a_loaded_run_predicts_what_was_measured(made, head):
             labels = loaded.model(test.inputs).argmax(dim=1)
     accuracy = float((labels == test.labels).double().mean())
     assert accuracy == pytest.approx(outcome.parts["test"][0].accuracy, abs=1e-12)
-    assert accuracy > 0.2
+    assert accuracy > 0.15  # two epochs; by chance .1
 
 
 def test_loading_leaves_the_callers_random_state_alone(made):
