@@ -16,6 +16,7 @@ from torch import nn
 import bndl
 from bndl.backbones import build
 from bndl.bench import Claim, Record, main, race
+from bndl.convert import find_linear
 
 PASSES = 20
 
@@ -25,8 +26,9 @@ class Dropping(nn.Module):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
+        name, head = find_linear(network)
+        network.set_submodule(name, nn.Sequential(nn.Dropout(0.1), head))
         self.network = network
-        network.fc = nn.Sequential(nn.Dropout(0.1), network.fc)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.network(x)
@@ -43,10 +45,9 @@ def measure(args: argparse.Namespace) -> Record:
     dense = build("resnet18", args.classes, width=args.width).model.eval()
     model = bndl.convert(copy.deepcopy(dense)).eval()
     sampling, dropping = bndl.convert(copy.deepcopy(dense)).eval(), Dropping(copy.deepcopy(dense)).eval()
-    for module in sampling.modules():
-        if isinstance(module, bndl.DecisionLayer):
+    for module in (*sampling.modules(), *dropping.modules()):
+        if isinstance(module, bndl.DecisionLayer | nn.Dropout):
             module.train()
-    dropping.network.fc[0].train()
     x = torch.rand(args.batch, 3, 32, 32)
 
     def plain() -> None:
