@@ -34,7 +34,7 @@ def draw(records: list[dict[str, Any]], file: Path) -> Path:
         tick.set_parse_math(False)
     axis.set_xscale("log")
     axis.set_xlabel("times better than the bound (1: just met; dot: median, line: quartiles)", fontsize=8)
-    axis.margins(x=0.12)
+    axis.margins(x=0.3)
     axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     with replacing(file) as temporary:
