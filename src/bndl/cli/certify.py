@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bndl.cli.console import console, seed, write_json
+from bndl.cli.console import console, count, seed, write_json
 from bndl.errors import FileError, InputError
 
 if TYPE_CHECKING:
@@ -55,24 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, metavar="FILE", help="a model of this run that bndl sparsify wrote")
     parser.add_argument("--data", metavar="NAME|PATH", help="other data (default: the run's own)")
     parser.add_argument("--part", choices=("test", "val", "train"), help="which part of the data (default: test)")
-    parser.add_argument("--limit", type=_count, metavar="N", help="at most N examples, chosen by the seed")
+    parser.add_argument("--limit", type=count, metavar="N", help="at most N examples, chosen by the seed")
     parser.add_argument("--tolerance", type=_share, help="share up to which an entry is zero (1e-6)")
     parser.add_argument("--rank-tolerance", type=_share, help="the same for singular values, at least 1e-7 (1e-6)")
     parser.add_argument("--min-cosine", type=_share, help="least guarantee to certify by (0.99)")
-    parser.add_argument("--max-rows", type=_count, help="samples searched for witnesses (65536)")
-    parser.add_argument("--show", type=_count, metavar="N", help="features to list, certified first (12)")
-    parser.add_argument("--batch-size", type=_count, help="examples a pass (256)")
+    parser.add_argument("--max-rows", type=count, help="samples searched for witnesses (65536)")
+    parser.add_argument("--show", type=count, metavar="N", help="features to list, certified first (12)")
+    parser.add_argument("--batch-size", type=count, help="examples a pass (256)")
     parser.add_argument("--seed", type=seed, help="of the choice of samples (0)")
-    parser.add_argument("--seeds", type=_count, help="with --synthetic: problems a view, seeds from 0 on (20)")
+    parser.add_argument("--seeds", type=count, help="with --synthetic: problems a view, seeds from 0 on (20)")
     parser.add_argument("--columns", action="store_true", default=None, help="with --synthetic: list every column")
     parser.add_argument("--out", type=Path, metavar="FILE", help="RUN: certificate.json; --synthetic: a picture")
     parser.add_argument("--json", action="store_true", help="print everything as JSON in place of the tables")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, got {text!r}")
-    return int(text)
 
 
 def _share(text: str) -> float:

@@ -11,7 +11,7 @@ from bndl.errors import MissingExtraError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "fail", "plain", "seed", "write_json"]
+__all__ = ["console", "count", "fail", "number", "plain", "seed", "write_json"]
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control, direction and joining, halves of pairs, ends of lines
 
@@ -41,6 +41,20 @@ def seed(text: str) -> int:
     """A seed, as the type of a command's option."""
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to {2**32 - 1}, got {text!r}")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """At least one of something, as the type of a command's option."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, got {text!r}")
+    return int(text)
+
+
+def number(text: str) -> int:
+    """Any number of something, none included, as the type of a command's option."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number from 0 on is needed, got {text!r}")
     return int(text)
 
 

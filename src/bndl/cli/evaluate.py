@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bndl.cli.console import console, seed, write_json
+from bndl.cli.console import console, count, seed, write_json
 from bndl.errors import FileError, InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sepin", action="store_true", help="also how much features say on their own (SEPIN@k)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/evaluation)")
     parser.add_argument(
-        "--limit", type=_count, metavar="N", help="at most N examples of each set to measure, chosen by the seed"
+        "--limit", type=count, metavar="N", help="at most N examples of each set to measure, chosen by the seed"
     )
-    parser.add_argument("--resamples", type=_count, default=1000, help="bootstrap resamples (default: 1000)")
-    parser.add_argument("--batch-size", type=_count, default=256, help="examples a pass (default: 256)")
+    parser.add_argument("--resamples", type=count, default=1000, help="bootstrap resamples (default: 1000)")
+    parser.add_argument("--batch-size", type=count, default=256, help="examples a pass (default: 256)")
     parser.add_argument("--seed", type=seed, default=0, help="of noise, resamples and choice (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of the table")
 
@@ -58,12 +58,6 @@ def _numbers(text: str) -> list[int]:
         return sorted({int(word) for word in _words(text)})
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"severities are whole numbers such as 1,3,5, got {text!r}") from error
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, got {text!r}")
-    return int(text)
 
 
 class _Kept:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bndl.cli.console import console, plain, seed, write_json
+from bndl.cli.console import console, count, number, plain, seed, write_json
 from bndl.errors import FileError, InputError
 from bndl.files import replacing
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run; a dense head is converted")
     parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="image files of any size")
     parser.add_argument(
-        "--example", type=_number, action="append", default=[], metavar="N", help="image N of the run's own data"
+        "--example", type=number, action="append", default=[], metavar="N", help="image N of the run's own data"
     )
     parser.add_argument(
         "--part", choices=("test", "val"), default="test", help="which part --example counts in (default: test)"
@@ -60,25 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dense", type=Path, metavar="RUN", help="a dense run to draw below (default: RUN if it is dense)"
     )
-    parser.add_argument("--top", type=_count, default=10, metavar="N", help="terms to list (default: 10)")
+    parser.add_argument("--top", type=count, default=10, metavar="N", help="terms to list (default: 10)")
     parser.add_argument(
         "--fit-noise", action="store_true", help="fit the noise of a converted dense head to validation data: slower"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/explanation)")
     parser.add_argument("--seed", type=seed, default=0, help="of draws and perturbations (default: 0)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON in place of the text")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, got {text!r}")
-    return int(text)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"an example's number is 0 or more, got {text!r}")
-    return int(text)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from bndl.cli.console import console, seed, write_json
+from bndl.cli.console import console, count, number, seed, write_json
 from bndl.errors import FileError, MissingExtraError
 
 __all__ = ["add_arguments", "run"]
@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head", type=Path, metavar="FILE", help="a model of this run: sparsified, or edited before")
     parser.add_argument("--data", metavar="NAME|PATH", help="other data with the same classes (default: the run's own)")
     parser.add_argument("--part", choices=("test", "val"), help="which part of the data (default: test)")
-    parser.add_argument("--limit", type=_count, metavar="N", help="at most N examples, chosen by the seed")
+    parser.add_argument("--limit", type=count, metavar="N", help="at most N examples, chosen by the seed")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of cached features (default: RUN/features)")
-    parser.add_argument("--faithfulness", type=_number, default=0, metavar="N", help="as in bndl report (default: 0)")
-    parser.add_argument("--lime", type=_number, default=0, metavar="N", help="as in bndl report (default: 0)")
+    parser.add_argument("--faithfulness", type=number, default=0, metavar="N", help="as in bndl report (default: 0)")
+    parser.add_argument("--lime", type=number, default=0, metavar="N", help="as in bndl report (default: 0)")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine alone)")
     parser.add_argument("--port", type=_port, default=8765, help="0 for any free one (default: 8765)")
     parser.add_argument(
@@ -45,18 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     parser.add_argument("--seed", type=seed, default=0, help="of everything random (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the address as JSON once it answers")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, got {text!r}")
-    return int(text)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a whole number from 0 on is needed, got {text!r}")
-    return int(text)
 
 
 def _port(text: str) -> int:

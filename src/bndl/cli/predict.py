@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from bndl.cli.console import console, fail, seed, write_json
+from bndl.cli.console import console, count, fail, number, seed, write_json
 
 if TYPE_CHECKING:
     from bndl.stream import Predictor, Source, Summary
@@ -52,27 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--probs", choices=("all", "top", "none"), default="top", help="which probabilities (default: the decision's)"
     )
-    parser.add_argument("--reasons", type=_number, default=0, metavar="N", help="the N largest terms of each decision")
+    parser.add_argument("--reasons", type=number, default=0, metavar="N", help="the N largest terms of each decision")
     parser.add_argument("--strict", action="store_true", help="stop at an image that is damaged; else it is left out")
-    parser.add_argument("--batch-size", type=_count, metavar="N", help="examples at a time")
-    parser.add_argument("--shard-rows", type=_count, metavar="N", help="examples a shard: what a kill may cost")
-    parser.add_argument("--workers", type=_count, metavar="N", help="threads that decode images or compute features")
+    parser.add_argument("--batch-size", type=count, metavar="N", help="examples at a time")
+    parser.add_argument("--shard-rows", type=count, metavar="N", help="examples a shard: what a kill may cost")
+    parser.add_argument("--workers", type=count, metavar="N", help="threads that decode images or compute features")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     how.add_argument("--overwrite", action="store_true", help="replace the file, and begin again")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a whole number is needed, got {text!r}")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, got {text!r}")
-    return int(text)
 
 
 class _Meter:

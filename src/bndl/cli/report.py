@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bndl.cli.console import console, seed, write_json
+from bndl.cli.console import console, count, number, seed, write_json
 from bndl.errors import FileError
 
 if TYPE_CHECKING:
@@ -32,32 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head", type=Path, metavar="FILE", help="a model of this run that bndl sparsify wrote")
     parser.add_argument("--data", metavar="NAME|PATH", help="other data with the same classes (default: the run's own)")
     parser.add_argument("--part", choices=("test", "val"), help="which part of the data (default: test)")
-    parser.add_argument("--limit", type=_count, metavar="N", help="at most N examples, chosen by the seed")
+    parser.add_argument("--limit", type=count, metavar="N", help="at most N examples, chosen by the seed")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of cached features (default: RUN/features)")
     parser.add_argument(
         "--faithfulness",
-        type=_number,
-        default=64,
+        type=number,
+        default=32,
         metavar="N",
-        help="images to delete from and insert into, to see whether maps are true (default: 64; 0: none)",
+        help="images to delete from and insert into, to see whether maps are true (default: 32; 0: none)",
     )
     parser.add_argument(
-        "--lime", type=_number, default=12, metavar="N", help="mistakes for LIME to look at (default: 12; 0: none)"
+        "--lime", type=number, default=12, metavar="N", help="mistakes for LIME to look at (default: 12; 0: none)"
     )
     parser.add_argument("--seed", type=seed, default=0, help="of everything random (default: 0)")
     parser.add_argument("--json", action="store_true", help="print where the page is and its figures as JSON")
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a whole number from 0 on is needed, got {text!r}")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number of at least 1 is needed, got {text!r}")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -84,7 +84,7 @@ class Options:
         max_row_bytes: of the examples in it.
     """
 
-    num_faithful: int = 64
+    num_faithful: int = 32
     num_lime: int = 12
     num_perturbations: int = 100
     num_mistakes: int = 24
