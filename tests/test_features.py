@@ -225,3 +225,20 @@ def test_feature_set_takes_rows():
     assert len(taken) == 2
     assert torch.equal(taken.features, X[[4, 0]])
     assert torch.equal(taken.labels, Y[[4, 0]])
+
+
+def test_large_images_pass_a_few_at_a_time_and_each_once(monkeypatch):
+    monkeypatch.setattr("bndl.features._PIXELS", 3 * 16 * 16)
+    torch.manual_seed(0)
+    network = bndl.convert(nn.Sequential(nn.Conv2d(3, K, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                                         nn.Linear(K, C)))  # fmt: skip
+    seen, images = [], torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    network[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    with evaluating(network):
+        features = features_of(network, images)
+    assert [len(part) for part in seen] == [3, 3, 2]
+    assert torch.equal(torch.cat(seen), images)
+    seen.clear()
+    network.train()  # what a batch does to its statistics is the user's affair
+    assert torch.allclose(features_of(network, images), features, atol=1e-6)
+    assert [len(part) for part in seen] == [8]

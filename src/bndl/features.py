@@ -15,11 +15,12 @@ from bndl.errors import InputError
 from bndl.layer import DecisionLayer
 from bndl.progress import track
 
-__all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass"]
+__all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass", "portion"]
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
 Head: TypeAlias = nn.Linear | DecisionLayer
 _LABEL_KEYS = ("labels", "label")
+_PIXELS = 2**18  # of images in a pass on a CPU: more leave its caches, and each takes up to twice as long
 _LARGEST = 1e12  # of a feature: variances take its square times that of a weight
 
 
@@ -139,9 +140,21 @@ def _fitting(inputs: Tensor, model: nn.Module, device: torch.device) -> Tensor:
 
 
 def features_of(model: nn.Module, inputs: Inputs, *, head: Head | None = None) -> Tensor:
-    """What enters the decision layer, or ``head``, (B, in_features), finite, from one pass of the model as it stands."""
+    """What enters the decision layer, or ``head``, (B, in_features), finite, each example passing the model once.
+
+    The model is taken as it stands. In ``eval()`` on a CPU large images pass it a few at a time.
+    """
     layer = find_layer(model) if head is None else head
-    return _checked(one_pass(model, inputs, head=layer)[0], layer.in_features)
+    parts: Iterable[Inputs] = [inputs]
+    if isinstance(inputs, Tensor) and inputs.dim() == 4 and not model.training and layer.weight.device.type == "cpu":
+        parts = inputs.split(portion(*inputs.size()[2:]))
+    features = [one_pass(model, part, head=layer)[0] for part in parts]
+    return _checked(features[0] if len(features) == 1 else torch.cat(features), layer.in_features)
+
+
+def portion(height: int, width: int) -> int:
+    """How many images of this size pass a network fastest on a CPU."""
+    return max(1, _PIXELS // max(1, height * width))
 
 
 def _checked(features: Tensor, in_features: int) -> Tensor:

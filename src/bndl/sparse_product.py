@@ -1,7 +1,7 @@
 r"""Products with a head of few weights, :math:`l = \theta \Phi^T + b`, each by the fastest of three ways.
 
 Which one is a rule in the dims alone, so the same head always takes the same way. It was measured by
-``benchmarks/compact_head.py`` in float32 on one core (AVX2, MKL). A dense product takes 25 to 40 ps a multiplication, bags
+``benchmarks/speed_compact.py`` in float32 on one core (AVX2, MKL). A dense product takes 25 to 40 ps a multiplication, bags
 of rows (``embedding_bag`` over theta transposed, as many rows at a time as stay in the cache) 70 ps a weight and row,
 0.8 ns for each number that is transposed, and 0.4 us a row at least; a compressed-row product for a few rows 0.2 to 0.5 ns
 a weight and row. In units of a dense multiplication that is:

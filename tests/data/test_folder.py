@@ -178,6 +178,13 @@ def test_hidden_and_foreign_files_are_ignored(image_folder: Make) -> None:
     assert len(data.load(root, reading=data.Reading(size=8, strict=True), holdout=WHOLE)) == 8
 
 
+def test_a_class_may_begin_with_underscores(image_folder: Make) -> None:
+    root = image_folder("train")
+    (root / "train/cat").rename(root / "train/__cat")
+    (root / "train/__MACOSX").mkdir()
+    assert "__cat" in data.load(root, reading=SMALL, holdout=WHOLE).classes
+
+
 def test_fingerprint_follows_content_not_place(image_folder: Make, tmp_path: Path) -> None:
     root = image_folder("train")
     before = data.load(root, reading=SMALL, holdout=WHOLE).fingerprint

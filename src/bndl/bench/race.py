@@ -9,8 +9,6 @@ from bndl.errors import InputError
 
 __all__ = ["Race", "Spread", "race"]
 
-_WARM_UP = 1  # rounds that are not counted
-
 
 @dataclass(frozen=True)
 class Spread:
@@ -46,6 +44,7 @@ def race(
     ways: Mapping[str, Callable[[], object]],
     *,
     rounds: int,
+    warm_up: int = 1,
     clock: Callable[[], float] = time.perf_counter,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Race:
@@ -53,7 +52,8 @@ def race(
 
     Args:
         ways: names and calls without arguments.
-        rounds: how many are counted; one more goes before them.
+        rounds: how many are counted.
+        warm_up: how many go before them and are not.
         clock: seconds; ``time.process_time`` counts the processor's time of all threads, and is what a busy machine
             disturbs least.
         tell: is told after each round how far it is.
@@ -61,12 +61,12 @@ def race(
     if rounds < 1:
         raise InputError(f"a race needs at least one round, got {rounds}.")
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(_WARM_UP + rounds):
+    for number in range(warm_up + rounds):
         for name in sorted(ways, reverse=bool(number % 2)):
             started = clock()
             ways[name]()
             taken = clock() - started
-            if number >= _WARM_UP:
+            if number >= warm_up:
                 seconds[name].append(taken)
-        tell(f"round {number + 1} of {_WARM_UP + rounds}")
+        tell(f"round {number + 1} of {warm_up + rounds}")
     return Race(seconds)

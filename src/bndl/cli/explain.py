@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bndl.cli.console import console, count, number, plain, seed, write_json
+from bndl.cli.opening import PLAIN, add_names_argument
 from bndl.errors import FileError, InputError
 from bndl.files import replacing
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-_PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False}  # paths and names may hold brackets
 _LARGEST_HEAT = 4096  # pixels: the maps of networks are written, heat of the image's size is not
 _EPILOG = """examples:
   bndl explain runs/photos holiday.jpg
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--part", choices=("test", "val"), default="test", help="which part --example counts in (default: test)"
     )
     parser.add_argument("--head", type=Path, metavar="FILE", help="a model of this run that bndl sparsify wrote")
+    add_names_argument(parser)
     parser.add_argument(
         "--label", metavar="CLASS", help="explain this class, by name or number (default: the decision)"
     )
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not 1 <= len(args.images) + len(args.example) <= MOST:
         raise InputError(f"give 1 to {MOST} images: files, or --example N of the run's own data.")
-    subject = load_subject(args.folder, head=args.head, fit_noise=args.fit_noise)
+    subject = load_subject(args.folder, head=args.head, names=args.names, fit_noise=args.fit_noise)
     label, against = (None if name is None else subject.class_index(name) for name in (args.label, args.against))
     dense = subject.dense if args.dense is None else _dense_twin(args.dense, subject)
     images = _read(args, subject)
@@ -152,7 +153,7 @@ def _dense_twin(folder: Path, subject: "Subject") -> "nn.Module":
     run = load_run(folder)
     if run.recipe.model.head != "dense":
         raise InputError(f"{folder} has a {run.recipe.model.head} head: --dense takes a run with a dense one.")
-    if run.classes != subject.classes or (run.channels, run.side) != (subject.run.channels, subject.run.side):
+    if run.classes != subject.run.classes or (run.channels, run.side) != (subject.run.channels, subject.run.side):
         raise InputError(f"{folder} was trained on other classes or other images than {subject.run.folder}.")
     return run.model.to(subject.layer.weight.device)
 
@@ -219,8 +220,8 @@ def _record(subject: "Subject", images: _Images, i: int, one: "Explanation", loo
 
 def _tell(subject: "Subject", images: _Images, found: "list[Explanation]", folder: Path) -> None:
     out = console()
-    out.print(plain("; ".join(subject.about)), **_PLAIN)
+    out.print(plain("; ".join(subject.about)), **PLAIN)
     classes = [plain(name) for name in subject.classes]
     for name, one in zip(images.names, found, strict=True):
-        out.print(f"\n{plain(name)}\n{one.text(classes)}", **_PLAIN)
-    out.print(f"\nWritten to {plain(str(folder))}: explanation.png, explanation.json", **_PLAIN)
+        out.print(f"\n{plain(name)}\n{one.text(classes)}", **PLAIN)
+    out.print(f"\nWritten to {plain(str(folder))}: explanation.png, explanation.json", **PLAIN)

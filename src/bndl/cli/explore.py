@@ -4,17 +4,15 @@ import argparse
 import os
 import sys
 import threading
-import time
 import webbrowser
-from pathlib import Path
 from typing import Any
 
-from bndl.cli.console import console, count, number, seed, write_json
+from bndl.cli.console import console, write_json
+from bndl.cli.opening import PLAIN, add_run_arguments, add_size_arguments, opened, options, stages
 from bndl.errors import FileError, MissingExtraError
 
 __all__ = ["add_arguments", "run"]
 
-_PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False}  # paths and names may hold brackets
 _EPILOG = """examples:
   bndl explore runs/photos
   bndl explore runs/cifar10 --head runs/cifar10/sparse/model.safetensors --port 0
@@ -27,14 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run; a dense head is converted")
-    parser.add_argument("--head", type=Path, metavar="FILE", help="a model of this run: sparsified, or edited before")
-    parser.add_argument("--data", metavar="NAME|PATH", help="other data with the same classes (default: the run's own)")
-    parser.add_argument("--part", choices=("test", "val"), help="which part of the data (default: test)")
-    parser.add_argument("--limit", type=count, metavar="N", help="at most N examples, chosen by the seed")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of cached features (default: RUN/features)")
-    parser.add_argument("--faithfulness", type=number, default=0, metavar="N", help="as in bndl report (default: 0)")
-    parser.add_argument("--lime", type=number, default=0, metavar="N", help="as in bndl report (default: 0)")
+    add_run_arguments(parser)
+    add_size_arguments(parser, faithfulness=0, lime=0)
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine alone)")
     parser.add_argument("--port", type=_port, default=8765, help="0 for any free one (default: 8765)")
     parser.add_argument(
@@ -43,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a reader must know; needed for any host but this machine (default: BNDL_TOKEN of the environment)",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    parser.add_argument("--seed", type=seed, default=0, help="of everything random (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the address as JSON once it answers")
 
 
@@ -55,7 +46,7 @@ def _port(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Bind, load, collect, serve."""
-    started, messages = time.monotonic(), console(stderr=True)
+    stage = stages()
     if not args.folder.is_dir():
         raise FileError(f"there is no folder {args.folder}: give that of a finished run of bndl train.")
     try:
@@ -68,10 +59,6 @@ def run(args: argparse.Namespace) -> int:
 
     token = args.token if args.token is not None else os.environ.get("BNDL_TOKEN") or None
     Rules.of(args.host, port=args.port, token=token)  # what is wrong with it is said before a port is taken
-
-    def stage(text: str) -> None:
-        messages.print(f"{time.monotonic() - started:6.1f} s  {text}", **_PLAIN)
-
     bound = bind(args.host, args.port)
     try:
         port = int(bound.getsockname()[1])
@@ -81,29 +68,18 @@ def run(args: argparse.Namespace) -> int:
         serve(app, bound, ready=lambda: _tell(args, port, guarded=rules.token is not None))
     finally:
         bound.close()
-    messages.print("Stopped.")
+    console(stderr=True).print("Stopped.")
     return 0
 
 
 def _session(args: argparse.Namespace, stage: Any) -> Any:
     """The run, opened and measured."""
-    from bndl.report import Options
-    from bndl.report.of_run import open_run, report_of
+    from bndl.report.of_run import report_of
     from bndl.report.session import Session
 
-    opened = open_run(
-        args.folder,
-        head=args.head,
-        source=args.data,
-        part=args.part,
-        limit=args.limit,
-        cache=args.cache,
-        seed=args.seed,
-        stage=stage,
-    )
-    options = Options(num_faithful=args.faithfulness, num_lime=args.lime, seed=args.seed)
-    report = report_of(opened, options=options, stage=stage).to_dict()
-    return Session(opened, report, seed=args.seed)
+    run = opened(args, stage)
+    report = report_of(run, options=options(args), stage=stage).to_dict()
+    return Session(run, report, seed=args.seed)
 
 
 def _tell(args: argparse.Namespace, port: int, *, guarded: bool) -> None:
@@ -115,7 +91,7 @@ def _tell(args: argparse.Namespace, port: int, *, guarded: bool) -> None:
     if args.json:
         write_json({"url": url, "port": port, "run": str(args.folder), "token": guarded})
     else:
-        console().print(f"Open {url}{'?token=...' if guarded else ''} (Ctrl-C ends it)", **_PLAIN)
+        console().print(f"Open {url}{'?token=...' if guarded else ''} (Ctrl-C ends it)", **PLAIN)
     sys.stdout.flush()  # whoever reads it through a pipe waits for it
     if not args.no_browser and not guarded and is_loopback(args.host):
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

@@ -5,17 +5,17 @@ import os
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bndl.cli.console import console, count, number, seed, write_json
+from bndl.cli.console import console, write_json
+from bndl.cli.opening import PLAIN, add_run_arguments, add_size_arguments, opened, options, stages
 from bndl.errors import FileError
 
 if TYPE_CHECKING:
-    from bndl.report import Options, ReportData
+    from bndl.report import ReportData
 
 __all__ = ["add_arguments", "run"]
 
-_PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False}  # paths and names may hold brackets
 _EPILOG = """examples:
   bndl report runs/photos
   bndl report runs/cifar10 --out cifar10.html
@@ -27,49 +27,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a finished run; a dense head is converted")
+    add_run_arguments(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page to write (default: RUN/report.html)")
-    parser.add_argument("--head", type=Path, metavar="FILE", help="a model of this run that bndl sparsify wrote")
-    parser.add_argument("--data", metavar="NAME|PATH", help="other data with the same classes (default: the run's own)")
-    parser.add_argument("--part", choices=("test", "val"), help="which part of the data (default: test)")
-    parser.add_argument("--limit", type=count, metavar="N", help="at most N examples, chosen by the seed")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of cached features (default: RUN/features)")
-    parser.add_argument(
-        "--faithfulness",
-        type=number,
-        default=32,
-        metavar="N",
-        help="images to delete from and insert into, to see whether maps are true (default: 32; 0: none)",
-    )
-    parser.add_argument(
-        "--lime", type=number, default=12, metavar="N", help="mistakes for LIME to look at (default: 12; 0: none)"
-    )
-    parser.add_argument("--seed", type=seed, default=0, help="of everything random (default: 0)")
+    add_size_arguments(parser, faithfulness=32, lime=12)
     parser.add_argument("--json", action="store_true", help="print where the page is and its figures as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Load, collect, write, tell."""
-    started, messages = time.monotonic(), console(stderr=True)
+    started, stage = time.monotonic(), stages()
     path = _writable(args.out or args.folder / "report.html", args.folder)
 
-    def stage(text: str) -> None:
-        messages.print(f"{time.monotonic() - started:6.1f} s  {text}", **_PLAIN)
-
     from bndl.report import page
-    from bndl.report.of_run import open_run, report_of
+    from bndl.report.of_run import report_of
 
-    opened = open_run(
-        args.folder,
-        head=args.head,
-        source=args.data,
-        part=args.part,
-        limit=args.limit,
-        cache=args.cache,
-        seed=args.seed,
-        stage=stage,
-    )
-    data = report_of(opened, options=_options(args), stage=stage)
+    data = report_of(opened(args, stage), options=options(args), stage=stage)
     record = data.to_dict()
     page.write(record, path)
     if args.json:
@@ -98,21 +70,15 @@ def _writable(path: Path, folder: Path) -> Path:
     return path
 
 
-def _options(args: argparse.Namespace) -> "Options":
-    from bndl.report import Options
-
-    return Options(num_faithful=args.faithfulness, num_lime=args.lime, seed=args.seed)
-
-
 def _tell(data: "ReportData", path: Path) -> None:
     out, verdict = console(), data.verdict
     assert verdict.accuracy is not None
     for note in data.meta.about:
-        out.print(note, **_PLAIN)
+        out.print(note, **PLAIN)
     wrong = sum(1 for _ in data.mistakes)
     out.print(
         f"accuracy {verdict.accuracy.value:.2%} on {data.meta.num_examples:,} examples of {data.meta.data}; "
         f"{data.meta.num_used} of {data.meta.num_features} features in use; {wrong} mistakes taken apart",
-        **_PLAIN,
+        **PLAIN,
     )
-    out.print(f"Written: {path} ({path.stat().st_size / 1e6:.1f} MB)", **_PLAIN)
+    out.print(f"Written: {path} ({path.stat().st_size / 1e6:.1f} MB)", **PLAIN)

@@ -20,6 +20,7 @@ from bndl.errors import FileError, InputError
 
 _LOG = logging.getLogger(__name__)
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+_NO_CLASSES = frozenset({"__MACOSX", "__pycache__"})  # what archives and programs leave behind
 _CHUNK = 64
 _VERIFY_SIZE = 16
 
@@ -172,7 +173,11 @@ def _class_of(file: str) -> str:
 
 
 def _subfolders(path: Path) -> list[Path]:
-    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__")))
+    return sorted(
+        entry
+        for entry in path.iterdir()
+        if entry.is_dir() and not entry.name.startswith(".") and entry.name not in _NO_CLASSES
+    )
 
 
 def _part_folders(path: Path) -> dict[str, Path]:

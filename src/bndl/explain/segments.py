@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bndl.errors import InputError, MissingExtraError
+from bndl.features import portion
 
 __all__ = [
     "Background",
@@ -24,7 +25,6 @@ __all__ = [
 
 Background = Literal["mean", "zero", "blur"]
 _BLUR = 0.1  # deviation of the blur as a share of the shorter side
-_PIXELS = 2**18  # of a batch on a CPU: larger ones leave its caches, and a pass takes up to three times as long
 
 
 def grid(image: Tensor, *, count: int) -> Tensor:
@@ -96,8 +96,7 @@ def slic(image: Tensor, *, count: int, compactness: float = 10.0) -> Tensor:
 def batch_for(images: Tensor, batch_size: int | None) -> int:
     """How many images (..., H, W) to pass together: as told, or else 64, and on a CPU fewer of larger ones."""
     if batch_size is None:
-        H, W = _sides(images)
-        return 64 if images.device.type != "cpu" else max(1, min(64, _PIXELS // (H * W)))
+        return 64 if images.device.type != "cpu" else min(64, portion(*_sides(images)))
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     return batch_size

@@ -13,6 +13,7 @@ from bndl.baselines import get_method
 from bndl.calibrate import calibrate
 from bndl.convert import convert, find_layer
 from bndl.data import LabelledSet, Splits, as_float
+from bndl.data.calling import read_names, shown_names
 from bndl.errors import FileError, InputError
 from bndl.evaluation.of_run import limited
 from bndl.features import extract
@@ -37,7 +38,7 @@ class Subject:
         run: as it was loaded; its ``model`` is this one's, or the dense one if the run is dense.
         model: in ``eval()``, with a decision layer; takes what :meth:`inputs` gives.
         layer: the model's decision layer.
-        classes: the names of the C classes.
+        classes: what to call the C classes; their names in the data are ``run.classes``.
         dense: the model before its head was converted, if the run is dense; else None.
         about: in words, what was done to the run's model.
     """
@@ -72,9 +73,10 @@ class Subject:
         return as_float(images) if images.dtype == torch.uint8 else images
 
     def class_index(self, name: str) -> int:
-        """The number of a class by its name or, if none is called so, by its number."""
-        if name in self.classes:
-            return self.classes.index(name)
+        """The number of a class by its name, here or in the data, or, if none is called so, by its number."""
+        for names in (self.classes, self.run.classes):
+            if name in names:
+                return names.index(name)
         if name.isdecimal() and int(name) < len(self.classes):
             return int(name)
         more = f" and {len(self.classes) - _NAMED} more" if len(self.classes) > _NAMED else ""
@@ -83,20 +85,27 @@ class Subject:
 
 
 def load_subject(
-    folder: str | os.PathLike[str], *, head: str | os.PathLike[str] | None = None, fit_noise: bool = True
+    folder: str | os.PathLike[str],
+    *,
+    head: str | os.PathLike[str] | None = None,
+    names: str | os.PathLike[str] | None = None,
+    fit_noise: bool = True,
 ) -> Subject:
     """Load a finished run for explaining; a dense head is converted, which keeps every decision.
 
     Args:
         folder: of a run of ``bndl train`` with a decision layer or a dense head.
         head: a safetensors file made from this run: by ``bndl sparsify``, or of an edited model.
+        names: a text file of what to call the classes (:func:`bndl.data.calling.read_names`).
         fit_noise: fit the noise of a converted head, which training never saw, to up to 500 validation examples. Where
             they cannot be read, or if False, intervals and p-values are those of the default noise; ``about`` says so.
     Raises:
         InputError: the run has another kind of head.
         FileError: there is no such run, or ``head`` is of another model.
     """
+    given = None if names is None else read_names(names)
     run = load_run(folder)
+    classes = shown_names(run.classes, given)
     kind = run.recipe.model.head
     if not get_method(kind).layered and kind != "dense":
         raise InputError(f"{folder} has a {kind} head: explanations need a decision layer or a dense head.")
@@ -117,11 +126,11 @@ def load_subject(
         for each in (model, dense):
             if each is not None:
                 each.to("cuda")
-    subject = Subject(run, model.eval(), layer, run.classes, dense, tuple(about))
+    subject = Subject(run, model.eval(), layer, classes, dense, tuple(about))
     if dense is None or head is not None:
         return subject
     said = _fit_noise(subject) if fit_noise else _DEFAULT_NOISE
-    return Subject(run, model, layer, run.classes, dense, (*about, said))
+    return Subject(run, model, layer, classes, dense, (*about, said))
 
 
 _DEFAULT_NOISE = "its noise is the default, fitted to nothing: take intervals and p-values as rough"

@@ -43,6 +43,7 @@ def open_run(
     part: str | None = None,
     limit: int | None = None,
     cache: Path | None = None,
+    names: Path | None = None,
     seed: int = 0,
     stage: Stage = _silent,
 ) -> Opened:
@@ -55,13 +56,14 @@ def open_run(
         part: ``"test"`` (the default) or ``"val"``.
         limit: at most so many examples, chosen by the seed.
         cache: folder of cached features; by default ``features`` in the run's folder.
+        names: a text file of what to call the classes.
         seed: of that choice.
         stage: is told what is being done.
     """
     if limit is not None and limit < 1:
         raise InputError(f"a report needs at least one example, got a limit of {limit}.")
     stage("loading the run")
-    subject = load_subject(folder, head=head)
+    subject = load_subject(folder, head=head, names=names)
     run, own = subject.run, subject.run.recipe.data.name
     said = {} if head is None else {f"the head is that of {Path(head).name}": head_words(subject, Path(head))}
     notes = [f"{text[0].upper()}{text[1:]}." for text in (said.get(one, one) for one in subject.about) if text]
@@ -72,7 +74,7 @@ def open_run(
     else:
         name = source
         data, part = other_data(source, run, part=part)
-        notes += [_OTHER_NAMES] if data.classes != subject.classes else []
+        notes += [_OTHER_NAMES] if data.classes != run.classes else []
     whole, data = len(data), limited(data, limit, seed=seed)
     notes += [f"{len(data):,} of {whole:,} examples, chosen by seed {seed}."] if len(data) < whole else []
     stage(f"features of {len(data):,} images, from the cache or into it")

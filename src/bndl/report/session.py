@@ -68,7 +68,8 @@ class Session:
 
     def __init__(self, opened: Opened, report: Mapping[str, Any], *, seed: int = 0) -> None:
         self.opened, self.report, self.seed = opened, report, seed
-        self.classes, self.folder = opened.subject.classes, opened.subject.run.folder
+        run = opened.subject.run
+        self.classes, self.folder = run.classes, run.folder
         self.uploads = Uploads()
         self._model, self._layer = opened.subject.model, opened.subject.layer
         self._head, self._passing, self._reading = copy.deepcopy(self._layer), threading.Lock(), threading.Lock()

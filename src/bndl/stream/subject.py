@@ -92,7 +92,7 @@ def _of_run(folder: Path, head: Path | None) -> Predictor:
         return run.read(file)[0]
 
     view = f"{run.channels} channels, side {run.side}, resize {run.recipe.data.resize}"
-    return Predictor(subject.model, subject.classes, read, (*subject.about, *_empty(subject.layer)), view)
+    return Predictor(subject.model, run.classes, read, (*subject.about, *_empty(subject.layer)), view)
 
 
 def _empty(layer: DecisionLayer) -> tuple[str, ...]:

@@ -1,27 +1,24 @@
-"""Time of `bndl.explain.lime` for all K features of one image against the `lime` package, same perturbations a feature.
+"""LIME for all K features of one 160-px image: `bndl.explain.lime` against the `lime` package, same perturbations.
 
-    python benchmarks/lime_all_features.py [--data DIR] [--perturbations 1000] [--repeats 3] [--single 2] [--json PATH]
+    python benchmarks/speed_lime.py [--data DIR] [--perturbations 1000] [--rounds 3] [--single 2]
 
 EfficientNet-Lite0 (K = 1280) on a 160-px image of Imagenette (DIR is a folder that holds it; left out, the one that
 BNDL_DATA names). Both get the same super-pixels, the same number of perturbations and the same batch size, on one thread;
 processor time, taking turns, medians. The `lime` package is timed in both ways that it can be asked for K features:
 
-- all labels in one call: its perturbations pass the backbone once, as ours do, and then it fits each label by itself;
 - one feature a call, as the paper's figures were made: every call passes the backbone again. K such calls would take hours,
-  so this is the median of a few calls (--single) times K: an estimate, and marked as one.
+  so this is the median of a few calls (--single) times K: an estimate, and marked as one;
+- all labels in one call: its perturbations pass the backbone once, as ours do, and then it fits each label by itself.
 
 "Without the passes" is the whole less the time inside the backbone, which is the same network for both.
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, fields
-from importlib.metadata import version
-from pathlib import Path
+from dataclasses import dataclass, fields
 
 os.environ["TQDM_DISABLE"] = "1"  # lime's bar
 
@@ -32,9 +29,12 @@ from torch import Tensor, nn
 
 import bndl
 from bndl.backbones import build
+from bndl.bench import Claim, Record, main
+from bndl.bench.race import Spread
 from bndl.convert import find_layer
 from bndl.data import Reading, as_float, load
 from bndl.explain.lime import lime
+from bndl.explain.ranks import spearman
 from bndl.explain.segments import slic
 from bndl.features import evaluating, features_of
 
@@ -92,8 +92,6 @@ def theirs(model: nn.Module, image: Tensor, segments: Tensor, labels: range, arg
 
 def alike(ours: object, other: object, num_features: int) -> float:
     """Median rank correlation of both coefficients over features: their perturbations are other draws of the same kind."""
-    from bndl.explain.ranks import spearman
-
     rows = torch.tensor([[value for _, value in sorted(other.local_exp[k])] for k in range(num_features)])
     return float(spearman(ours.coefficients[:num_features], rows).nanmedian())
 
@@ -103,33 +101,23 @@ def middle(taken: list[Taken]) -> Taken:
     return Taken(*(statistics.median(getattr(own, field.name) for own in taken) for field in fields(Taken)))
 
 
-def report(found: dict[str, Taken], spread: dict[str, list[Taken]]) -> None:
-    ours = found["bndl"]
-    print("| | whole, s | inside the backbone, s | without the passes, s | whole / ours | without the passes / ours |")
-    print("|---|---|---|---|---|---|")
-    for name, own in found.items():
-        print(
-            f"| {name} | {own.whole:.1f} | {own.passes:.1f} | {own.rest:.2f} | {own.whole / ours.whole:.1f} "
-            f"| {own.rest / ours.rest:.0f} |"
-        )
-    ratios = [a.rest / b.rest for a, b in zip(spread["lime"], spread["bndl"], strict=True)]
-    wholes = [a.whole / b.whole for a, b in zip(spread["lime"], spread["bndl"], strict=True)]
-    print(f"\nlime, all labels, round by round: whole {min(wholes):.2f} to {max(wholes):.2f}, "
-          f"without the passes {min(ratios):.0f} to {max(ratios):.0f}")  # fmt: skip
+def ratio(found: dict[str, list[Taken]], name: str, part: str, *, times: int = 1) -> Spread:
+    """How many times as long as ours, round by round."""
+    both = zip(found[name], found["bndl"], strict=False)
+    return Spread.of([times * getattr(other, part) / getattr(own, part) for other, own in both])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="folder that holds Imagenette")
     parser.add_argument("--image", type=int, default=0, help="which of its validation images")
     parser.add_argument("--perturbations", type=int, default=1000)
     parser.add_argument("--count", type=int, default=50, help="super-pixels wanted")
     parser.add_argument("--batch", type=int, default=10, help="images a pass, for both; 10 is what lime does by itself")
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--single", type=int, default=2, help="calls of lime for one feature, to estimate K of them")
-    parser.add_argument("--json", metavar="PATH")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
+
+
+def measure(args: argparse.Namespace) -> Record:
+    torch.set_num_threads(1)  # processor time is then that of the work
     data = load("imagenette", split="val", root=args.data, reading=Reading(size=SIDE, resize=SIDE))
     model = bndl.convert(build("efficientnet-lite0", pretrained=True, classes=data.classes, size=SIDE).model)
     image = as_float(data[args.image][0])
@@ -137,33 +125,51 @@ def main() -> None:
     K, M = find_layer(model).num_features, int(segments.max()) + 1
     clock = Clock(model)
     settings = {"segments": segments, "num_perturbations": args.perturbations, "batch_size": args.batch}
-
     lime(model, image, **{**settings, "num_perturbations": 64})
     theirs(model, image, segments, range(2), argparse.Namespace(**{**vars(args), "perturbations": 64}))
-    spread: dict[str, list[Taken]] = {"bndl": [], "lime": [], "single": []}
-    for _ in range(args.repeats):
+    found: dict[str, list[Taken]] = {"bndl": [], "all": [], "single": []}
+    for number in range(args.rounds):
         taken, ours = clock.take(lambda: lime(model, image, **settings))
-        spread["bndl"].append(taken)
+        found["bndl"].append(taken)
         taken, other = clock.take(lambda: theirs(model, image, segments, range(K), args))
-        spread["lime"].append(taken)
-        print(f"round: ours {spread['bndl'][-1]}, lime {taken}", file=sys.stderr, flush=True)
+        found["all"].append(taken)
+        print(f"  round {number + 1} of {args.rounds}", flush=True)
     for k in range(args.single):
-        spread["single"].append(clock.take(lambda k=k: theirs(model, image, segments, range(k, k + 1), args))[0])
-    found = {"bndl": middle(spread["bndl"]), "lime, all K labels in one call": middle(spread["lime"])}
-    if args.single:
-        one = middle(spread["single"])
-        found["lime, one feature a call, K calls (estimated)"] = Taken(K * one.whole, K * one.passes, K * one.rest)
-    versions = [f"{name} {version(name)}" for name in ("torch", "lime", "scikit-learn", "scikit-image")]
-    print(f"{', '.join(versions)}; one thread of {os.cpu_count()} cores")
-    print(f"K = {K} features, {M} super-pixels, {args.perturbations} perturbations, batch {args.batch}, {SIDE} px\n")
-    report(found, spread)
-    print(f"median R2 {float(ours.r2.nanmedian()):.2f}, stability {float(ours.stability.nanmedian()):.2f}; "
-          f"rank correlation with lime's coefficients (other draws) {alike(ours, other, K):.2f}")  # fmt: skip
-    if args.json:
-        facts = {"features": K, "parts": M, **{k: v for k, v in vars(args).items() if k not in ("json", "data")}}
-        rows = {name: [asdict(own) for own in taken] for name, taken in spread.items()}
-        Path(args.json).write_text(json.dumps({"settings": facts, "seconds": rows}, indent=1) + "\n")
+        found["single"].append(clock.take(lambda k=k: theirs(model, image, segments, range(k, k + 1), args))[0])
+    names = {"bndl": ("bndl.explain.lime", 1), "single": ("lime, one feature a call, K calls (estimated)", K),
+             "all": ("lime, all K labels in one call", 1)}  # fmt: skip
+    rows = []
+    for name, (shown, times) in names.items():
+        if found[name]:
+            own = middle(found[name])
+            rows.append({
+                "": shown, "whole, s": times * own.whole, "inside the backbone, s": times * own.passes,
+                "without the passes, s": times * own.rest, "whole / ours": ratio(found, name, "whole", times=times).median,
+                "without the passes / ours": ratio(found, name, "rest", times=times).median,
+            })  # fmt: skip
+    claims = [
+        Claim("lime, all labels in one call / ours, without the passes", ratio(found, "all", "rest"), 20, "at least")
+    ]
+    if found["single"]:
+        one = ratio(found, "single", "whole", times=K)
+        claims.append(Claim("lime, a call for each of K features (estimated) / ours", one, 20, "at least"))
+    whole = ratio(found, "all", "whole")
+    notes = [
+        f"The whole of one call for all labels takes {whole.median:.2f} ({whole.low:.2f} to {whole.high:.2f}) times ours, "
+        "not 20: both make the same passes.",
+        f"Median R2 {float(ours.r2.nanmedian()):.2f}, stability {float(ours.stability.nanmedian()):.2f}; "
+        f"rank correlation with lime's coefficients (other draws) {alike(ours, other, K):.2f}.",
+    ]
+    settings = {
+        "K": K,
+        "super-pixels": M,
+        "perturbations": args.perturbations,
+        "batch": args.batch,
+        "rounds": args.rounds,
+    }
+    about = "LIME for all features of an image"
+    return Record("speed_lime", about, rows, claims, settings, ("lime", "scikit-learn", "scikit-image"), notes)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(__doc__, measure, add_arguments, rounds=3))
