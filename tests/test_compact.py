@@ -59,7 +59,8 @@ def predictions_differ(first: nn.Module, second: nn.Module, h: Tensor, **options
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*has no weight left")
         a, b = bndl.predict(first, h, **options), bndl.predict(second, h, **options)
-    return {f.name: float((getattr(a, f.name).double() - getattr(b, f.name).double()).abs().max()) for f in fields(a)}
+    pairs = {f.name: (getattr(a, f.name).double(), getattr(b, f.name).double()) for f in fields(a)}
+    return {name: float(((x - y) / (1 + y.abs())).abs().max()) for name, (x, y) in pairs.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------- same outputs

@@ -43,7 +43,8 @@ TEST_SAMPLES = 20  # S of the decision test: a p-value only means something toge
 @dataclass(frozen=True)
 class _Block:
     """A block of rows: theta's posterior, mean logits, the best two classes, whether any feature is active,
-    the moments of the two classes' difference, and those of the decision's log-odds where they are asked for (B',)."""
+    the moments of the two classes' difference, the variance of each logit that comes from Phi (B', C), and the moments of
+    the decision's log-odds where they are asked for (B',)."""
 
     theta: Posterior
     logits: Tensor
@@ -53,6 +54,7 @@ class _Block:
     mean: Tensor
     aleatoric: Tensor
     epistemic: Tensor
+    of_phi: Tensor
     odds: Tensor
     odds_variance: Tensor
 
@@ -79,12 +81,17 @@ class Decider:
         phi, bias = layer.phi(), layer.offset()
         self.phi_mean = phi.mean  # (C, K)
         self.used = (phi.mean > ACTIVE_ABOVE).any(dim=0).to(phi.mean.dtype)  # (K,) 1: some class has a weight for it
-        self.weights, self.variances = draws.pad_columns(phi.mean.t()), draws.pad_columns(phi.variance.t())
-        self.padded_mean = draws.pad_columns(phi.mean)
-        self.squares = draws.pad_columns(phi.mean.square().t()) if method == "closed" else None
-        self.bias = phi.mean.new_zeros(layer.out_features) if bias is None else bias
+        self.weights = draws.pad_columns(phi.mean.t())
+        self.bias = None if bias is None else draws.pad_columns(bias)
         raw = layer.theta_raw_shape
         self.cv2 = None if raw is None else cv2(layer.theta(raw.new_zeros(1, layer.in_features)).shape)  # (K,)
+        # what is the same for all examples is multiplied into the weights
+        second_moment, cv = (1.0, 1.0) if self.cv2 is None else (1 + self.cv2, self.cv2.sqrt())
+        self.variances = draws.pad_columns((phi.variance * second_moment).t())
+        self.spread = draws.pad_columns(phi.mean * cv)  # (C, K')
+        if method == "closed":
+            self.columns = draws.pad_columns((phi.mean * cv).t())  # (K, C')
+            self.squares = self.columns.square()
         default = TEST_SAMPLES if method == "paper" else draws.default_num_samples(layer)
         self.draws = SharedDraws(layer, num_samples or default, seed=seed, stratified=method != "paper")
 
@@ -114,7 +121,7 @@ class Decider:
             p_value=p_value,
             flip_probability=flip,
             certain=p_value <= self.level,
-            entropy=torch.special.entr(probs).sum(dim=1),
+            entropy=-probs.clamp_min(torch.finfo(probs.dtype).tiny).log().mul_(probs).sum(dim=1),
             aleatoric=aleatoric,
             epistemic=epistemic,
         )
@@ -129,37 +136,47 @@ class Decider:
     def _closed_form(self, rows: Tensor) -> _Block:
         """This module's formulas: three products of B x K x C, and the two classes' rows of Phi gathered."""
         theta, C = draws.posterior(self.layer, rows), self.layer.out_features
-        logits = draws.product(theta.mean, self.weights)[:, :C] + self.bias
-        squared = theta.mean.square()
-        v = squared * (cv2(theta.shape) if self.cv2 is None else self.cv2)
-        of_phi = draws.product(squared.add_(v), self.variances)[
-            :, :C
-        ]  # (B', C) variance of each logit that comes from Phi
+        logits = draws.product(theta.mean, self.weights, self.bias)[:, :C]
+        second_moment, noisy = theta.mean.square(), self._noisy(theta)
+        if self.cv2 is None:
+            second_moment += noisy.square()
+        of_phi = draws.product(second_moment, self.variances)[:, :C]  # variance of each logit that comes from Phi
         first = logits.argmax(dim=1, keepdim=True)  # topk breaks ties otherwise than argmax
         others = logits.scatter(1, first, -torch.inf)
         second = others.argmax(dim=1, keepdim=True)
         spoken = theta.mean @ self.used > 0  # or else the bias decides, and nothing speaks for the class
-        top, gap = logits.gather(1, first), self.phi_mean[first[:, 0]]
+        top, next_best = logits.gather(1, first)[:, 0], logits.gather(1, second)[:, 0]
         odds, odds_variance = spoken, spoken
         if self.on_odds:
             share = others.softmax(dim=1)
-            contrast = gap - draws.product(share, self.padded_mean)[:, : gap.size(1)]
-            odds = (top[:, 0] - others.logsumexp(dim=1)) * spoken
-            from_phi = of_phi.gather(1, first)[:, 0] + share.square_().mul_(of_phi).sum(dim=1)
-            odds_variance = contrast.square_().mul_(v).sum(dim=1) + from_phi
-        gap = gap - self.phi_mean[second[:, 0]]
+            odds = (top - next_best + share.gather(1, second)[:, 0].log()) * spoken
+            share.scatter_(1, first, -1.0)  # the decision against its rivals
+            odds_variance = self._of_theta(noisy, draws.product(share, self.spread))
+            odds_variance += share.square_().mul_(of_phi).sum(dim=1)
+        gap = self.spread.index_select(0, first[:, 0]).sub_(self.spread.index_select(0, second[:, 0]))
         return _Block(
             theta=theta,
             logits=logits,
             first=first[:, 0],
             second=second[:, 0],
             spoken=spoken,
-            mean=(top - logits.gather(1, second))[:, 0] * spoken,
-            aleatoric=gap.square_().mul_(v).sum(dim=1),
+            mean=(top - next_best) * spoken,
+            aleatoric=self._of_theta(noisy, gap),
             epistemic=(of_phi.gather(1, first) + of_phi.gather(1, second))[:, 0],
+            of_phi=of_phi,
             odds=odds,
             odds_variance=odds_variance,
         )
+
+    def _noisy(self, theta: Posterior) -> Tensor:
+        """Theta (B', K), times the size of its noise where that depends on the example; or else ``spread`` has it."""
+        return theta.mean if self.cv2 is not None else theta.mean * cv2(theta.shape).sqrt()
+
+    def _of_theta(self, noisy: Tensor, contrast: Tensor) -> Tensor:
+        """Variance (B',) that theta's noise gives a contrast of classes (B', K'), which is overwritten."""
+        terms = contrast[:, : noisy.size(1)].mul_(noisy)
+        size: Tensor = torch.linalg.vector_norm(terms, dim=1)
+        return size.square_()
 
     def _sampled(self, blocks: list[_Block]) -> tuple[Tensor, Tensor]:
         """Probabilities (B', C) averaged over the draws, and for the paper's test the sampled differences (B', S)."""
@@ -180,18 +197,12 @@ class Decider:
 
         Differences, because what all logits share is no doubt about the class.
         """
-        assert self.squares is not None
-        squared, top = block.theta.mean.square(), self.phi_mean[block.first]
-        v = squared * (cv2(block.theta.shape) if self.cv2 is None else self.cv2)
-        from_theta = (
-            draws.product(v, self.squares)
-            - 2 * draws.product(v * top, self.weights)
-            + (v * top.square()).sum(dim=1, keepdim=True)
-        )
-        from_phi = draws.product(v + squared, self.variances)[:, : self.layer.out_features]
-        variance = (
-            from_theta[:, : self.layer.out_features].clamp_min(0) + from_phi + from_phi.gather(1, block.first[:, None])
-        )
+        noisy, C = self._noisy(block.theta).square(), self.layer.out_features
+        top = self.spread.index_select(0, block.first)[:, : noisy.size(1)]
+        crossed = noisy * top
+        from_theta = draws.product(noisy, self.squares)[:, :C] - 2 * draws.product(crossed, self.columns)[:, :C]
+        from_theta += crossed.mul_(top).sum(dim=1, keepdim=True)
+        variance = from_theta.clamp_min_(0) + block.of_phi + block.of_phi.gather(1, block.first[:, None])
         difference = block.logits - block.logits.gather(1, block.first[:, None])
         return (difference / (1 + torch.pi / 8 * variance).sqrt()).softmax(dim=-1)
 

@@ -47,18 +47,19 @@ def pad_columns(matrix: Tensor) -> Tensor:
 
 def blocks(rows: Tensor) -> list[Tensor]:
     """Cut (B, K) into blocks of whole tiles, the last tile padded with zeros."""
-    padded = F.pad(rows, (0, 0, 0, -len(rows) % TILE)).contiguous()
-    return list(padded.split(_BLOCK * TILE))
+    parts = list(rows.contiguous().split(_BLOCK * TILE))
+    parts[-1] = F.pad(parts[-1], (0, 0, 0, -len(parts[-1]) % TILE))
+    return parts
 
 
-def product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """(B', K) times (K, N), tile by tile; B' is a multiple of ``TILE``, N of 16."""
-    if len(rows) == TILE:
-        return rows @ matrix
-    found = rows.new_empty(len(rows), matrix.size(1))
-    for start in range(0, len(rows), TILE):
-        torch.mm(rows[start : start + TILE], matrix, out=found[start : start + TILE])
-    return found
+def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(B', K) times (K, N), plus (N,), tile by tile; B' is a multiple of ``TILE``, N of 16."""
+    if rows.device.type == "cpu":  # tiles side by side, a thread each
+        tiles = rows.view(-1, TILE, rows.size(1))
+        wide = matrix.expand(len(tiles), *matrix.size())
+        found: Tensor = torch.bmm(tiles, wide) if bias is None else torch.baddbmm(bias, tiles, wide)
+        return found.flatten(0, 1)
+    return torch.cat([tile @ matrix if bias is None else torch.addmm(bias, tile, matrix) for tile in rows.split(TILE)])
 
 
 def posterior(layer: DecisionLayer, rows: Tensor) -> Posterior:
@@ -75,12 +76,13 @@ def posterior(layer: DecisionLayer, rows: Tensor) -> Posterior:
 class Slice:
     """Some of the draws: log noise of theta (S', K), and sampled weights (K, S' C), or (S', K, C) if theta's is apart.
 
-    The weights are in bags where a compact layer's are few.
+    The weights are in bags where a compact layer's are few. The bias (S' C) stands beside those of the first kind.
     """
 
     layer: DecisionLayer
     log_draws: Tensor
     weights: Tensor | Bags
+    bias: Tensor | None = None
 
     def logits(self, theta: Posterior) -> Tensor:
         """Sampled logits (B', S', C) of one block.
@@ -93,7 +95,7 @@ class Slice:
         if isinstance(self.weights, Bags):
             drawn = self.weights(theta.mean).unflatten(1, (S, C))
         elif self.layer.theta_shape == "feature":  # the noise of theta is in the weights already
-            drawn = product(theta.mean, self.weights)[:, : S * C].unflatten(1, (S, C))
+            return product(theta.mean, self.weights, self.bias)[:, : S * C].unflatten(1, (S, C))
         else:
             pairs = zip(theta.mean.split(TILE), theta.shape.split(TILE), strict=True)
             drawn = torch.cat([self._apart(mean, shape) for mean, shape in pairs])
@@ -189,7 +191,9 @@ class SharedDraws:
         if bags is not None:
             return Slice(self.layer, log_draws, self._in_bags(bags, sampled, phi, noise))
         weibull.noise_(sampled, phi.shape).mul_(mean).mul_(noise[:, None, :])
-        return Slice(self.layer, log_draws, pad_columns(sampled.flatten(0, 1).t()))
+        bias = self.layer.offset()
+        repeated = None if bias is None else pad_columns(bias.repeat(len(sampled)))
+        return Slice(self.layer, log_draws, pad_columns(sampled.flatten(0, 1).t()), repeated)
 
     def _in_bags(self, bags: Bags, log_draws: Tensor, phi: Posterior, noise: Tensor) -> Bags:
         """The sampled weights, where there is one: log noise of all (S', C, K'), theta's noise (S', K)."""

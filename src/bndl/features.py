@@ -20,7 +20,7 @@ __all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass", "porti
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
 Head: TypeAlias = nn.Linear | DecisionLayer
 _LABEL_KEYS = ("labels", "label")
-_PIXELS = 2**18  # of images in a pass on a CPU: more leave its caches, and each takes up to twice as long
+_PIXELS = 2**17  # of images in a pass on a CPU: more leave its caches, and each takes up to twice as long
 _LARGEST = 1e12  # of a feature: variances take its square times that of a weight
 
 
@@ -145,11 +145,15 @@ def features_of(model: nn.Module, inputs: Inputs, *, head: Head | None = None) -
     The model is taken as it stands. In ``eval()`` on a CPU large images pass it a few at a time.
     """
     layer = find_layer(model) if head is None else head
+    if model is layer and isinstance(layer, DecisionLayer) and isinstance(inputs, Tensor):
+        features = _fitting(inputs, layer, layer.weight.device)
+        layer.check(features)
+        return _checked(features, layer.in_features)
     parts: Iterable[Inputs] = [inputs]
     if isinstance(inputs, Tensor) and inputs.dim() == 4 and not model.training and layer.weight.device.type == "cpu":
         parts = inputs.split(portion(*inputs.size()[2:]))
-    features = [one_pass(model, part, head=layer)[0] for part in parts]
-    return _checked(features[0] if len(features) == 1 else torch.cat(features), layer.in_features)
+    caught = [one_pass(model, part, head=layer)[0] for part in parts]
+    return _checked(caught[0] if len(caught) == 1 else torch.cat(caught), layer.in_features)
 
 
 def portion(height: int, width: int) -> int:
@@ -163,9 +167,11 @@ def _checked(features: Tensor, in_features: int) -> Tensor:
             f"the decision layer was given dims {tuple(features.size())}; predictions need one row of {in_features} "
             "features an example, (B, K): pool over tokens or positions before the head."
         )
-    sound = features.abs() < _LARGEST  # nan is not
-    if not sound.all():
-        bad = (~sound).any(dim=1).nonzero().flatten()
+    if not features.numel():
+        return features
+    low, high = torch.aminmax(features)  # both nan if one is
+    if not (low > -_LARGEST and high < _LARGEST):
+        bad = (~(features.abs() < _LARGEST)).any(dim=1).nonzero().flatten()
         raise InputError(
             f"{len(bad)} of {len(features)} examples have NaN or infinite features, or some beyond {_LARGEST:.0e} "
             f"(first at index {int(bad[0])}): check the inputs and the backbone."

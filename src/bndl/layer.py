@@ -231,13 +231,7 @@ class DecisionLayer(nn.Module):
 
     def forward(self, h: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (..., C) of features ``h`` (..., in_features): a draw in ``train()``, the mean in ``eval()``."""
-        if h.dim() == 0 or h.size(-1) != self.in_features:
-            raise InputError(
-                f"the decision layer takes features of size {self.in_features}, got dims {tuple(h.size())}; "
-                f"its input must be (..., {self.in_features})."
-            )
-        if not h.is_floating_point():
-            raise InputError(f"the decision layer takes floating-point features, got {h.dtype}: call .float() on them.")
+        self.check(h)
         autocast = torch.is_autocast_enabled(h.device.type)
         with torch.autocast(device_type=h.device.type, enabled=False):
             theta, phi = self.theta(at_least_float32(h)), self.phi()
@@ -247,6 +241,16 @@ class DecisionLayer(nn.Module):
             else:
                 logits = F.linear(theta.mean, phi.mean, self.offset())
         return logits if autocast else logits.to(h.dtype)
+
+    def check(self, h: Tensor) -> None:
+        """Refuse what are no features of this layer."""
+        if h.dim() == 0 or h.size(-1) != self.in_features:
+            raise InputError(
+                f"the decision layer takes features of size {self.in_features}, got dims {tuple(h.size())}; "
+                f"its input must be (..., {self.in_features})."
+            )
+        if not h.is_floating_point():
+            raise InputError(f"the decision layer takes floating-point features, got {h.dtype}: call .float() on them.")
 
     def train(self, mode: bool = True) -> "DecisionLayer":
         """As for any module; what :mod:`bndl.memory` keeps is forgotten on the way to training."""
