@@ -58,7 +58,8 @@ def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
         tiles = rows.view(-1, TILE, rows.size(1))
         wide = matrix.expand(len(tiles), *matrix.size())
         found: Tensor = torch.bmm(tiles, wide) if bias is None else torch.baddbmm(bias, tiles, wide)
-        return found.flatten(0, 1)
+        flat: Tensor = found.view(len(rows), -1)
+        return flat
     return torch.cat([tile @ matrix if bias is None else torch.addmm(bias, tile, matrix) for tile in rows.split(TILE)])
 
 
