@@ -56,10 +56,11 @@ def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     """(B', K) times (K, N), plus (N,), tile by tile; B' is a multiple of ``TILE``, N of 16."""
     if rows.device.type == "cpu":  # tiles side by side, a thread each
         tiles = rows.view(-1, TILE, rows.size(1))
+        if len(tiles) == 1:  # a lone one is multiplied by other code, which gives other bits
+            tiles = tiles.expand(2, -1, -1)
         wide = matrix.expand(len(tiles), *matrix.size())
         found: Tensor = torch.bmm(tiles, wide) if bias is None else torch.baddbmm(bias, tiles, wide)
-        flat: Tensor = found.view(len(rows), -1)
-        return flat
+        return found.flatten(0, 1)[: len(rows)]
     return torch.cat([tile @ matrix if bias is None else torch.addmm(bias, tile, matrix) for tile in rows.split(TILE)])
 
 
@@ -96,7 +97,8 @@ class Slice:
         if isinstance(self.weights, Bags):
             drawn = self.weights(theta.mean).unflatten(1, (S, C))
         elif self.layer.theta_shape == "feature":  # the noise of theta is in the weights already
-            return product(theta.mean, self.weights, self.bias)[:, : S * C].unflatten(1, (S, C))
+            drawn = product(theta.mean, self.weights, self.bias)[:, : S * C].unflatten(1, (S, C))
+            return drawn
         else:
             pairs = zip(theta.mean.split(TILE), theta.shape.split(TILE), strict=True)
             drawn = torch.cat([self._apart(mean, shape) for mean, shape in pairs])
