@@ -101,6 +101,7 @@ def test_the_command_writes_what_it_found(folder, tmp_path, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed["benchmarks"] == json.loads((out / "bench.json").read_text())
     assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert "| a / b | at most 2 | 1.5 | holds |" in (out / "bench.md").read_text()
 
 
 def test_a_claim_that_fails_is_an_exit_code(folder, tmp_path):

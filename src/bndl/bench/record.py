@@ -3,7 +3,6 @@
 import argparse
 import importlib.metadata
 import json
-import math
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+from bndl.bench.markdown import table
 from bndl.bench.race import Spread
 from bndl.errors import FileError
 from bndl.files import replacing
@@ -95,16 +95,8 @@ class Record:
         machine = f"{given['machine']['cores']} cores, {given['machine']['threads']} threads; {versions}"
         lines = [f"{self.name}: {self.about}", f"{machine}; {settings}", ""]
         if self.rows:
-            keys = list(self.rows[0])
-            lines += [f"| {' | '.join(keys)} |", "|---" * len(keys) + "|"]
-            lines += [f"| {' | '.join(_shown(row.get(key)) for key in keys)} |" for row in self.rows] + [""]
+            lines += [*table(self.rows), ""]
         return "\n".join([*lines, *self.notes, *map(str, self.claims)])
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return "-" if math.isnan(value) else f"{value:.4g}"
-    return "-" if value is None else str(value)
 
 
 def main(

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
 def _measured(args: argparse.Namespace, files: dict[str, Path]) -> list[dict[str, Any]]:
     """One after the other; what is finished is on disk before the next begins."""
     from bndl.bench.figure import draw
+    from bndl.bench.markdown import page
     from bndl.bench.suite import measure
 
     messages, out = console(stderr=True), console(stderr=args.json)
@@ -72,7 +73,9 @@ def _measured(args: argparse.Namespace, files: dict[str, Path]) -> list[dict[str
             temporary.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
     if not records:
         raise InputError("no benchmark could be run: see above for what each lacks.")
-    wrote = ["bench.json"]
+    with replacing(args.out / "bench.md") as temporary:
+        temporary.write_text(page(records), encoding="utf-8")
+    wrote = ["bench.json", "bench.md"]
     try:
         wrote.append(draw(records, args.out / "bench.png").name)
     except MissingExtraError as error:
