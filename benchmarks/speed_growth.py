@@ -2,9 +2,9 @@
 
     python benchmarks/speed_growth.py [--rounds 5]
 
-One dim is doubled several times, the others stay. The exponent is the slope of ln(time) over ln(size), of the largest sizes;
-B, K, C at most 1 each means time O(B K C). Memory is the most that tensors held at once, counted, inputs and head left out:
-its exponents say O(BC + KC + BK), and none in S beyond the held draws.
+One dim is doubled several times, the others stay. The exponent is the slope of ln(time) over ln(size), the smallest size
+left out; B, K, C at most 1 each means time O(B K C). Memory is the most that tensors held at once, counted, inputs and head
+left out: its exponents say O(BC + KC + BK). In S it is the logits of one block of rows.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from bndl.bench.race import Spread
 
 BASE = {"B": 2048, "K": 512, "C": 100, "S": 8}
 SWEEPS = {"B": [1024, 2048, 4096, 8192], "K": [256, 512, 1024, 2048], "C": [64, 128, 256, 512], "S": [8, 16, 32, 64]}
-SHARES = [0.32, 0.16, 0.08, 0.04, 0.02, 0.01]
+SHARES = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32]
 
 
 def layer_of(K: int, C: int, *, share: float = 1.0) -> bndl.DecisionLayer:
@@ -35,8 +35,8 @@ def layer_of(K: int, C: int, *, share: float = 1.0) -> bndl.DecisionLayer:
 
 
 def slope(sizes: list[float], values: list[float]) -> float:
-    """Of the upper half of the sweep, in logarithms: the least squares line."""
-    x, y = ([math.log(v) for v in part[len(part) // 2 - 1 :]] for part in (sizes, values))
+    """In logarithms, the first size left out: the least squares line."""
+    x, y = ([math.log(v) for v in part[1:]] for part in (sizes, values))
     mx, my = sum(x) / len(x), sum(y) / len(y)
     return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sum((a - mx) ** 2 for a in x)
 

@@ -1,4 +1,4 @@
-"""LIME for all K features of one 160-px image: `bndl.explain.lime` against the `lime` package, same perturbations.
+"""LIME for all K features of one 160-px image: `bndl.explain.lime` against the `lime` package, as many perturbations.
 
     python benchmarks/speed_lime.py [--data DIR] [--perturbations 1000] [--rounds 3] [--single 2]
 
@@ -113,7 +113,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--perturbations", type=int, default=1000)
     parser.add_argument("--count", type=int, default=50, help="super-pixels wanted")
     parser.add_argument("--batch", type=int, default=10, help="images a pass, for both; 10 is what lime does by itself")
-    parser.add_argument("--single", type=int, default=2, help="calls of lime for one feature, to estimate K of them")
+    parser.add_argument(
+        "--single", type=int, default=2, help="rounds with a call of lime for one feature, to estimate K of them"
+    )
 
 
 def measure(args: argparse.Namespace) -> Record:
@@ -128,14 +130,21 @@ def measure(args: argparse.Namespace) -> Record:
     lime(model, image, **{**settings, "num_perturbations": 64})
     theirs(model, image, segments, range(2), argparse.Namespace(**{**vars(args), "perturbations": 64}))
     found: dict[str, list[Taken]] = {"bndl": [], "all": [], "single": []}
+    ways = {
+        "bndl": lambda: lime(model, image, **settings),
+        "all": lambda: theirs(model, image, segments, range(K), args),
+    }
+    results = {}
     for number in range(args.rounds):
-        taken, ours = clock.take(lambda: lime(model, image, **settings))
-        found["bndl"].append(taken)
-        taken, other = clock.take(lambda: theirs(model, image, segments, range(K), args))
-        found["all"].append(taken)
+        for name in sorted(ways, reverse=bool(number % 2)):
+            taken, results[name] = clock.take(ways[name])
+            found[name].append(taken)
+        if number < args.single:
+            found["single"].append(
+                clock.take(lambda k=number: theirs(model, image, segments, range(k, k + 1), args))[0]
+            )
         print(f"  round {number + 1} of {args.rounds}", flush=True)
-    for k in range(args.single):
-        found["single"].append(clock.take(lambda k=k: theirs(model, image, segments, range(k, k + 1), args))[0])
+    ours, other = results["bndl"], results["all"]
     names = {"bndl": ("bndl.explain.lime", 1), "single": ("lime, one feature a call, K calls (estimated)", K),
              "all": ("lime, all K labels in one call", 1)}  # fmt: skip
     rows = []

@@ -242,3 +242,11 @@ def test_large_images_pass_a_few_at_a_time_and_each_once(monkeypatch):
     network.train()  # what a batch does to its statistics is the user's affair
     assert torch.allclose(features_of(network, images), features, atol=1e-6)
     assert [len(part) for part in seen] == [8]
+
+
+def test_a_layer_is_called_where_somebody_listens():
+    layer = bndl.DecisionLayer(K, C).eval()
+    h = torch.rand(5, K, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(features_of(layer, h), h)
+    layer.register_forward_pre_hook(lambda _, args: (2 * args[0],))
+    assert torch.equal(features_of(layer, h), 2 * h)

@@ -15,7 +15,7 @@ from bndl.errors import InputError
 from bndl.layer import DecisionLayer
 from bndl.progress import track
 
-__all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass", "portion"]
+__all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass", "passed", "portion"]
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
 Head: TypeAlias = nn.Linear | DecisionLayer
@@ -139,21 +139,34 @@ def _fitting(inputs: Tensor, model: nn.Module, device: torch.device) -> Tensor:
     return inputs.to(device, dtype if inputs.is_floating_point() else inputs.dtype)
 
 
-def features_of(model: nn.Module, inputs: Inputs, *, head: Head | None = None) -> Tensor:
+def features_of(model: nn.Module, inputs: Inputs, *, head: Head | None = None, at_once: bool = False) -> Tensor:
     """What enters the decision layer, or ``head``, (B, in_features), finite, each example passing the model once.
 
-    The model is taken as it stands. In ``eval()`` on a CPU large images pass it a few at a time.
+    The model is taken as it stands. In ``eval()`` on a CPU large images pass it a few at a time, unless they are to pass
+    ``at_once``: for those who listen to other layers.
     """
     layer = find_layer(model) if head is None else head
-    if model is layer and isinstance(layer, DecisionLayer) and isinstance(inputs, Tensor):
-        features = _fitting(inputs, layer, layer.weight.device)
-        layer.check(features)
-        return _checked(features, layer.in_features)
+    found = one_pass(model, inputs, head=layer)[0] if at_once else passed(model, inputs, head=layer)
+    return _checked(found, layer.in_features)
+
+
+def passed(model: nn.Module, inputs: Inputs, *, head: Head) -> Tensor:
+    """What enters the head, as it comes: a few large images at a time, and without a pass where the model is the head."""
+    if model is head and isinstance(inputs, Tensor) and not (head._forward_pre_hooks or head._forward_hooks):
+        features = _fitting(inputs, head, head.weight.device)
+        if isinstance(head, DecisionLayer):
+            head.check(features)
+            return features
     parts: Iterable[Inputs] = [inputs]
-    if isinstance(inputs, Tensor) and inputs.dim() == 4 and not model.training and layer.weight.device.type == "cpu":
+    if isinstance(inputs, Tensor) and inputs.dim() == 4 and head.weight.device.type == "cpu" and not _learns(model):
         parts = inputs.split(portion(*inputs.size()[2:]))
-    caught = [one_pass(model, part, head=layer)[0] for part in parts]
-    return _checked(caught[0] if len(caught) == 1 else torch.cat(caught), layer.in_features)
+    caught = [one_pass(model, part, head=head)[0] for part in parts]
+    return caught[0] if len(caught) == 1 else torch.cat(caught)
+
+
+def _learns(model: nn.Module) -> bool:
+    """Whether some module is in ``train()``, and may look at the batch as a whole."""
+    return any(module.training for module in model.modules())
 
 
 def portion(height: int, width: int) -> int:

@@ -111,7 +111,7 @@ def test_a_claim_that_fails_is_an_exit_code(folder, tmp_path):
 
 def test_one_that_cannot_run_is_left_out_and_the_others_are_kept(folder, tmp_path, capsys):
     (folder / "speed_a.py").write_text("raise ModuleNotFoundError('no module named peer')")
-    assert main(["bench", "--folder", str(folder), "--out", str(tmp_path / "out")]) == 0
+    assert main(["bench", "--folder", str(folder), "--out", str(tmp_path / "out")]) == 1
     assert "left out: speed_a.py failed" in capsys.readouterr().err
     assert len(json.loads((tmp_path / "out" / "bench.json").read_text())) == 1
 

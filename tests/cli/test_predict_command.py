@@ -202,6 +202,16 @@ def test_what_is_wrong_is_one_sentence(capsys, tmp_path, model, source, photos, 
     assert main(["predict", model, source, *out, "--overwrite"]) == 0
 
 
+def test_what_is_read_is_not_written_over(tmp_path, capsys):
+    source = tmp_path / "x.parquet"
+    source.write_bytes(b"precious")
+    for given in (source, tmp_path):
+        assert "is what is read: choose another --out" in refused(
+            capsys, "head.safetensors", str(given), "--out", str(source), "--overwrite"
+        )
+    assert source.read_bytes() == b"precious"
+
+
 def test_strict_stops(capsys, tmp_path, runs, photos):
     said = refused(capsys, str(runs / "bndl"), str(photos), "--out", str(tmp_path / "o.csv"), "--strict")
     assert "void.png cannot be decoded" in said

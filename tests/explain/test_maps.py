@@ -176,3 +176,13 @@ def test_a_size_that_is_none_is_refused(size):
         upsample(torch.rand(2, 3, 3), size)
     with pytest.raises(InputError, match="give maps"):
         upsample(torch.rand(3), (4, 4))
+
+
+def test_a_batch_of_more_images_than_pass_together_has_its_maps(monkeypatch):
+    monkeypatch.setattr("bndl.features._PIXELS", 2 * 16 * 16)
+    model = convert(Functional(nn.AdaptiveAvgPool2d(1))).eval()
+    x = torch.rand(5, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    maps = feature_maps(model, x)
+    assert len(maps.maps) == 5
+    with evaluating(model):
+        torch.testing.assert_close(maps.maps.mean(dim=(-2, -1)), features_of(model, x))

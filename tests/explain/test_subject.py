@@ -11,7 +11,7 @@ import bndl
 from bndl import DecisionLayer, FileError, InputError
 from bndl.cli import main
 from bndl.convert import find_layer
-from bndl.data.calling import shown_names
+from bndl.data.calling import known_names, read_names
 from bndl.explain import explain
 from bndl.explain.subject import load_subject
 from bndl.train import load_run
@@ -125,31 +125,38 @@ def test_classes_and_parts_are_found_by_name(runs):
 
 def test_classes_are_called_as_a_file_says(runs, tmp_path):
     file = tmp_path / "names.txt"
-    file.write_text("0 zero\n1,one, the first\n2\ttwo of them\n\n", encoding="utf-8")
+    file.write_text('0 zero\n1,"one, the first"\n2\ttwo, of them\n\n33 another\n', encoding="utf-8")
     subject = load_subject(runs / "bndl", names=file)
-    assert subject.classes == ("zero", "one, the first", "two of them", *"3456789")
+    assert subject.classes == ("zero", "one, the first", "two, of them", *"3456789")
     assert subject.run.classes == tuple("0123456789")
     assert [subject.class_index(name) for name in ("zero", "0", "9")] == [0, 0, 9]
 
 
+def test_a_class_may_have_spaces_and_begin_like_another(tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_text("garbage truck,Wagen\ngarbage,Abfall\n", encoding="utf-8")
+    assert read_names(file, ("garbage truck", "garbage can", "garbage")) == ("Wagen", "garbage can", "Abfall")
+
+
 def test_what_is_known_is_called_by_words():
-    assert shown_names(("n03000684", "cat")) == ("chain saw", "cat")
-    assert shown_names(("n03000684", "cat"), {"cat": "Katze"}) == ("n03000684", "Katze")
+    assert known_names(("n03000684", "cat")) == ("chain saw", "cat")
+    assert known_names(("n03000684", "chain saw")) == ("n03000684", "chain saw")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"0 zero\n1\n", "line 2 of .* is no name of a class"),
-        (b"cat Katze\n", "none of the names is for a class of this run, whose first is '0'"),
+        (b"0 zero\n1 \x1b[31m\n", "line 2 of .* does not say what to call '1'"),
+        (b"0 zero\n0 null\n", "line 2 of .* names '0' once more"),
+        (b"cat Katze\n", "names no class of this run, whose first is '0'"),
         (b"0 same\n1 same\n", "two classes would be called 'same'"),
         (b"\xff\xfe\x00", "no text in UTF-8"),
         (None, "cannot read names of classes from .* .No such file"),
     ],
 )
-def test_names_that_cannot_be_used(runs, tmp_path, text, words):
+def test_names_that_cannot_be_used(tmp_path, text, words):
     file = tmp_path / "names.txt"
     if text is not None:
         file.write_bytes(text)
-    with pytest.raises((FileError, InputError), match=words):
-        load_subject(runs / "bndl", names=file)
+    with pytest.raises(FileError, match=words):
+        read_names(file, tuple("0123456789"))

@@ -199,3 +199,23 @@ def test_several_matrices_in_an_archive_must_be_told_apart(tmp_path, features):
     np.savez(tmp_path / "x.npz", a=np.asfortranarray(features))
     with pytest.raises(InputError, match="stored by columns"):
         assert open_source(tmp_path / "x.npz", in_features=K).count
+
+
+@pytest.mark.parametrize("width", [None, K // 2, 2 * K])
+def test_files_whose_columns_differ_are_refused(tmp_path, features, width):
+    """A number or a longer list in a later file would be read as other features than it holds."""
+    pq.write_table(pa.table({"features": lists(features, "fixed")}), tmp_path / "a.parquet")
+    flat = pa.array(np.ones(4 * K, np.float32))
+    other = flat if width is None else pa.FixedSizeListArray.from_arrays(flat, width)
+    pq.write_table(pa.table({"features": other}), tmp_path / "b.parquet")
+    with pytest.raises(
+        InputError, match=r"column 'features' of .*b\.parquet holds .*, that of a\.parquet .*: write it alike"
+    ):
+        _ = open_source(tmp_path, in_features=K).count
+
+
+def test_an_archive_under_the_name_of_an_array(tmp_path, features):
+    np.savez(tmp_path / "x.npz", features)
+    (tmp_path / "x.npz").rename(tmp_path / "x.npy")
+    with pytest.raises(FileError, match=r"x\.npy is an \.npz file under another name: rename it"):
+        _ = open_source(tmp_path / "x.npy", in_features=K).count

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from bndl.cli.console import console, write_json
+from bndl.cli.opening import PLAIN
 from bndl.errors import BndlError, FileError, InputError, MissingExtraError
 from bndl.files import replacing
 
 __all__ = ["add_arguments", "run"]
 
-_PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False}
 _EPILOG = """examples:
   bndl bench --list
   bndl bench                      every benchmark, one after the other, on an otherwise quiet machine
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, or measure and tell; 0 only if every claim holds."""
+    """List, or measure and tell; 0 only if every benchmark ran and every claim holds."""
     from bndl.bench.suite import find
 
     files = find(args.folder)
@@ -47,10 +47,12 @@ def run(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"cannot write to {args.out} ({error.strerror}): choose another --out.") from error
-    records = _measured(args, {name: files[name] for name in args.names or files})
+    wanted = {name: files[name] for name in args.names or files}
+    records = _measured(args, wanted)
     if args.json:
         write_json({"folder": str(args.out), "benchmarks": records})
-    return 0 if all(claim["holds"] for record in records for claim in record["claims"]) else 1
+    hold = all(claim["holds"] for record in records for claim in record["claims"])
+    return 0 if hold and len(records) == len(wanted) else 1
 
 
 def _measured(args: argparse.Namespace, files: dict[str, Path]) -> list[dict[str, Any]]:
@@ -63,11 +65,11 @@ def _measured(args: argparse.Namespace, files: dict[str, Path]) -> list[dict[str
     records: list[dict[str, Any]] = []
     options = [] if args.rounds is None else ["--rounds", str(args.rounds)]
     for number, (name, file) in enumerate(files.items(), start=1):
-        messages.print(f"{number} of {len(files)}: {name}", **_PLAIN)
+        messages.print(f"{number} of {len(files)}: {name}", **PLAIN)
         try:
-            records.append(measure(file, arguments=options, tell=lambda line: out.print(line, **_PLAIN)))
+            records.append(measure(file, arguments=options, tell=lambda line: out.print(line, **PLAIN)))
         except BndlError as error:  # a peer that is not installed: the others are worth having
-            messages.print(f"left out: {error}", **_PLAIN)
+            messages.print(f"left out: {error}", **PLAIN)
             continue
         with replacing(args.out / "bench.json") as temporary:
             temporary.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
@@ -79,8 +81,8 @@ def _measured(args: argparse.Namespace, files: dict[str, Path]) -> list[dict[str
     try:
         wrote.append(draw(records, args.out / "bench.png").name)
     except MissingExtraError as error:
-        messages.print(f"no picture: {error}", **_PLAIN)
-    messages.print(f"Written to {args.out}: {', '.join(wrote)}", **_PLAIN)
+        messages.print(f"no picture: {error}", **PLAIN)
+    messages.print(f"Written to {args.out}: {', '.join(wrote)}", **PLAIN)
     return records
 
 
@@ -90,7 +92,7 @@ def _list(files: dict[str, Path], *, as_json: bool) -> int:
         write_json(about)
         return 0
     for name, line in about.items():
-        console().print(f"{name:12} {line}", **_PLAIN)
+        console().print(f"{name:12} {line}", **PLAIN)
     return 0
 
 

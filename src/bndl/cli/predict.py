@@ -8,13 +8,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from bndl.cli.console import console, count, fail, number, seed, write_json
+from bndl.cli.opening import PLAIN
+from bndl.errors import InputError
 
 if TYPE_CHECKING:
     from bndl.stream import Predictor, Source, Summary
 
 __all__ = ["add_arguments", "run"]
 
-_PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False}  # paths and names may hold brackets
 _PATIENCE = 2.0  # seconds without a bar
 _LISTED = 10  # damaged images
 _EPILOG = """examples:
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         type=Path,
         metavar="SOURCE",
-        help="an image or a folder of images; features as .npy, .npz, .parquet or a folder of those",
+        help="an image or a folder of images; features as .npy, .npz or .parquet, or a folder of .parquet",
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="what to write: *.parquet, *.csv or *.jsonl"
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     settings, messages = _settings(args), console(stderr=True)
     predictor = load_predictor(args.model, head=args.head)
     source, shown = _source(args, predictor), to_text(str(args.source))
-    messages.print(f"{'; '.join(predictor.about)}: {source.count:,} examples of {shown}", **_PLAIN)
+    messages.print(f"{'; '.join(predictor.about)}: {source.count:,} examples of {shown}", **PLAIN)
     try:
         with _Meter() as meter:
             summary = predict_to_file(
@@ -127,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
 def _settings(args: argparse.Namespace) -> Any:
     from bndl.stream import Settings, check_out
 
+    _check_apart(args.source, args.out)
     check_out(args.out, resume=args.resume, overwrite=args.overwrite)
     return Settings(
         method=args.method,
@@ -138,6 +140,14 @@ def _settings(args: argparse.Namespace) -> Any:
         shard_rows=args.shard_rows,
         workers=args.workers,
     )
+
+
+def _check_apart(source: Path, out: Path) -> None:
+    """Nothing that is read may be written over."""
+    there, here = source.resolve(), out.resolve()
+    inside = there in here.parents and out.suffix.lower() == ".parquet" and out.exists()
+    if here == there or inside:
+        raise InputError(f"{out} is what is read: choose another --out.")
 
 
 def _source(args: argparse.Namespace, predictor: "Predictor") -> "Source":
@@ -172,12 +182,12 @@ def _tell(args: argparse.Namespace, summary: "Summary") -> None:
     messages, damaged = console(stderr=True), summary.damaged
     for entry in damaged[:_LISTED]:
         name = entry.path if entry.path.isprintable() else repr(entry.path)
-        messages.print(f"left out, it cannot be decoded: {name} ({entry.reason})", **_PLAIN)
+        messages.print(f"left out, it cannot be decoded: {name} ({entry.reason})", **PLAIN)
     if len(damaged) > _LISTED:
-        messages.print(f"and {len(damaged) - _LISTED:,} more, which --json lists", **_PLAIN)
+        messages.print(f"and {len(damaged) - _LISTED:,} more, which --json lists", **PLAIN)
     before = f", {summary.before:,} of them from before" if summary.before else ""
     console().print(
         f"{summary.rows:,} rows{before}, {summary.certain / summary.rows:.1%} certain, {summary.rate:,.0f} rows/s "
         f"in {summary.seconds:.1f} s\nWritten to {to_text(str(args.out))}",
-        **_PLAIN,
+        **PLAIN,
     )

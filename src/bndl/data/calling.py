@@ -1,11 +1,12 @@
 """What to call the classes: folders are often numbers of a catalogue, such as n03000684, and readers want words."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections import Counter
 
-from bndl.errors import FileError, InputError
+from bndl.errors import FileError
 
-__all__ = ["read_names", "shown_names"]
+__all__ = ["known_names", "read_names"]
 
 _KNOWN = {  # Imagenette's ten folders
     "n01440764": "tench",
@@ -21,40 +22,46 @@ _KNOWN = {  # Imagenette's ten folders
 }
 
 
-def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
-    """A text file, a line a class: its name in the data, a space, comma or tab, and what to call it."""
+def read_names(path: str | os.PathLike[str], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """What a text file calls the classes, and their own names for those that it leaves out.
+
+    Args:
+        path: a line a class: its name in the data, a space, comma or tab, and what to call it, in quotes or not. Lines of
+            classes that there are not are passed over.
+        classes: their names in the data.
+    """
     try:
         with open(path, encoding="utf-8-sig") as file:
             lines = [line.strip() for line in file]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise FileError(f"cannot read names of classes from {path} ({reason}).") from error
-    names: dict[str, str] = {}
+    found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
-        if not line:
+        own = max((name for name in classes if re.match(rf"{re.escape(name)}[,\s]", line)), key=len, default=None)
+        if own is None:
             continue
-        own, *rest = line.replace(",", " ", 1).split(maxsplit=1) if "\t" not in line else line.split("\t", 1)
-        if not rest or not rest[0].strip():
-            raise FileError(
-                f"line {number} of {path} is no name of a class: write 'n03000684 chain saw', a line a class."
-            )
-        names[own.strip()] = rest[0].strip()
-    return names
-
-
-def shown_names(classes: tuple[str, ...], given: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """What to call each class: as given, as known, or by its own name.
-
-    Args:
-        classes: their names in the data.
-        given: other names for some or all of them; None: those that are known for published data sets.
-    """
-    if given is not None and not {*classes} & {*given}:
-        raise InputError(
-            f"none of the names is for a class of this run, whose first is {classes[0]!r}: begin each line with such a name."
+        said = line[len(own) :].strip(", \t").strip('"')
+        if not said or not said.isprintable():
+            raise FileError(f"line {number} of {path} does not say what to call {own!r}: write '{own} its name'.")
+        if own in found:
+            raise FileError(f"line {number} of {path} names {own!r} once more: keep one line a class.")
+        found[own] = said
+    if not found:
+        raise FileError(
+            f"{path} names no class of this run, whose first is {classes[0]!r}: begin each line with such a name."
         )
-    names = tuple((_KNOWN if given is None else given).get(own, own) for own in classes)
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None and len({*classes}) == len(classes):
-        raise InputError(f"two classes would be called {twice!r}: give each a name of its own.")
+    names = tuple(found.get(own, own) for own in classes)
+    if twice := _twice(names):
+        raise FileError(f"by {path} two classes would be called {twice!r}: give each a name of its own.")
     return names
+
+
+def known_names(classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Words for the numbers of published data sets, their own names for all others."""
+    names = tuple(_KNOWN.get(own, own) for own in classes)
+    return classes if _twice(names) else names
+
+
+def _twice(names: tuple[str, ...]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)

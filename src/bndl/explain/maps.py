@@ -94,7 +94,7 @@ def head_of(model: nn.Module) -> Head:
 def features_and_maps(model: nn.Module, x: Inputs, *, head: Head) -> tuple[Tensor, FeatureMaps | None]:
     """Features (B, in_features), and their maps where there are any, from one pass of the model as it stands."""
     with _listening(model, head.in_features) as caught:
-        features = features_of(model, x, head=head)
+        features = features_of(model, x, head=head, at_once=True)
     # of maps that fit, the largest: a grid that was pooled fits itself
     for _, candidate in sorted(enumerate(caught), key=lambda pair: (-pair[1].map[0, 0].numel(), -pair[0])):
         maps = _pooled_to(candidate.map, features)

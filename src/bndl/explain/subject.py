@@ -13,7 +13,7 @@ from bndl.baselines import get_method
 from bndl.calibrate import calibrate
 from bndl.convert import convert, find_layer
 from bndl.data import LabelledSet, Splits, as_float
-from bndl.data.calling import read_names, shown_names
+from bndl.data.calling import known_names, read_names
 from bndl.errors import FileError, InputError
 from bndl.evaluation.of_run import limited
 from bndl.features import extract
@@ -103,9 +103,8 @@ def load_subject(
         InputError: the run has another kind of head.
         FileError: there is no such run, or ``head`` is of another model.
     """
-    given = None if names is None else read_names(names)
     run = load_run(folder)
-    classes = shown_names(run.classes, given)
+    classes = known_names(run.classes) if names is None else read_names(names, run.classes)
     kind = run.recipe.model.head
     if not get_method(kind).layered and kind != "dense":
         raise InputError(f"{folder} has a {kind} head: explanations need a decision layer or a dense head.")

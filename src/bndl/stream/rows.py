@@ -78,7 +78,8 @@ class ArrayRows:
             raise FileError(
                 f"{self.path} is no readable .npy file ({error}); write it again with numpy.save."
             ) from error
-        assert isinstance(mapped, np.memmap)
+        if not isinstance(mapped, np.memmap):
+            raise FileError(f"{self.path} is an .npz file under another name: rename it.")
         return mapped
 
     def fingerprint(self) -> str:

@@ -17,7 +17,7 @@ from bndl.data.folder import Damaged
 from bndl.data.sets import as_float, digest
 from bndl.decide import Decider
 from bndl.errors import FileError, InputError
-from bndl.features import one_pass
+from bndl.features import passed
 from bndl.stream.columns import Columns, top_reasons
 from bndl.stream.formats import Format, format_of
 from bndl.stream.pipeline import Behind, ahead, in_order, one_thread_each
@@ -173,7 +173,7 @@ class _Run:
             return _Made(batch, None, 0)
         layer = decider.layer
         if self.source.images:
-            features = one_pass(self.predictor.model, as_float(batch.inputs))[0]
+            features = passed(self.predictor.model, as_float(batch.inputs), head=layer)
         else:
             features = batch.inputs.to(layer.weight)
         self._check(features, batch)

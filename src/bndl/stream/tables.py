@@ -60,13 +60,20 @@ class ParquetRows:
 
     @cached_property
     def _columns(self) -> list[str]:
-        """The columns of features: those of the first file, which all must have."""
+        """The columns of features: those of the first file, which all must have, with numbers or lists as there."""
         wanted: list[str] = []
+        first: Any = None
         for file in self.files:
-            schema = self._opened(file).schema_arrow
-            wanted = wanted or _chosen(schema, str(self.root / file), self.in_features)
-            if missing := [name for name in wanted if name not in schema.names]:
-                raise InputError(f"{self.root / file} has no column {missing[0]!r}, which {self.files[0]} has.")
+            schema, name = self._opened(file).schema_arrow, str(self.root / file)
+            wanted, first = wanted or _chosen(schema, name, self.in_features), first or schema
+            if missing := [column for column in wanted if column not in schema.names]:
+                raise InputError(f"{name} has no column {missing[0]!r}, which {self.files[0]} has.")
+            for column in wanted:
+                own, there = schema.field(column).type, first.field(column).type
+                if not _is_alike(own, there, self.in_features):
+                    raise InputError(
+                        f"column {column!r} of {name} holds {own}, that of {self.files[0]} {there}: write it alike."
+                    )
         return wanted
 
     def _opened(self, file: str) -> Any:
@@ -163,6 +170,13 @@ def _is_number(kind: Any) -> bool:
 def _is_list(kind: Any) -> bool:
     listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     return bool(listed and _is_number(kind.value_type))
+
+
+def _is_alike(own: Any, there: Any, in_features: int) -> bool:
+    """Whether a column of another file can be read as that of the first: numbers, or lists of as many."""
+    if _is_list(own) and _is_list(there):
+        return bool(getattr(own, "list_size", in_features) == in_features)
+    return _is_number(own) and _is_number(there)
 
 
 def _chosen(schema: Any, file: str, in_features: int) -> list[str]:
