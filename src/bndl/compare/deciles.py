@@ -60,7 +60,7 @@ def draw_curves(found: Sequence[Curve], path: Path) -> Path:
     axes = figure.subplots(1, len(subjects), squeeze=False)[0]
     for axis, subject in zip(axes, subjects, strict=True):
         _panel(axis, [curve for curve in found if curve.subject == subject])
-        axis.set_title(subject, fontsize=9)
+        axis.set_title(Path(subject).name, fontsize=9)
     figure.tight_layout()
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")

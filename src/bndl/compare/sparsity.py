@@ -122,7 +122,7 @@ def draw_paths(found: Mapping[str, Sequence[Point]], path: Path) -> Path:
     axes = figure.subplots(1, len(found), squeeze=False)[0]
     for axis, (subject, points) in zip(axes, found.items(), strict=True):
         _panel(axis, points)
-        axis.set_title(subject, fontsize=9)
+        axis.set_title(Path(subject).name, fontsize=9)
     figure.tight_layout()
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")
