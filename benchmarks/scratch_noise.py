@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("dense", type=Path)
     parser.add_argument("bndl", type=Path)
     parser.add_argument("--ood", default="cifar100")
-    parser.add_argument("--cache", type=Path, default=Path("features"))
+    parser.add_argument("--cache", type=Path, default=Path("runs/features"))
     args = parser.parse_args()
     headings = [kind.heading for kind in FIGURES if kind.key in SHOWN]
     print(f"| | {' | '.join(headings)} | PAvPU, best margin | OOD AUROC, {args.ood} |\n|{'---|' * (len(headings) + 3)}")
