@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("subjects", nargs="*", default=["resnet56_cifar10", "resnet32_cifar100"])
     parser.add_argument("--paths", default="cut,sparse")
     parser.add_argument("--limit", type=int, metavar="N", help="training samples, the first N of a random order")
-    parser.add_argument("--cache", type=Path, default=Path("features"))
+    parser.add_argument("--cache", type=Path, default=Path("runs/features"))
     parser.add_argument("--out", default="certify_real.png")
     parser.add_argument("--json", metavar="PATH")
     args = parser.parse_args()

@@ -189,7 +189,7 @@ def cross_validate(head: nn.Linear, data: FeatureSet, fit: Fit) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", default=["resnet56_cifar10", "resnet32_cifar100"])
-    parser.add_argument("--cache", type=Path, default=Path("features"), help="folder of the feature cache")
+    parser.add_argument("--cache", type=Path, default=Path("runs/features"), help="folder of the feature cache")
     args = parser.parse_args()
     for name in args.networks:
         subject = find_source(name, cache=args.cache).subject

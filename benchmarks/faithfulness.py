@@ -262,7 +262,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="images a pass; on a CPU, 4 of 224 px are fastest")
     parser.add_argument("--forget", type=int, default=50, help="images of the randomisation check")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cache", type=Path, default=Path("features"))
+    parser.add_argument("--cache", type=Path, default=Path("runs/features"))
     parser.add_argument("--json", metavar="PATH")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
