@@ -5,9 +5,11 @@
 The features, random and written once to --folder (2 GB each as Parquet and .npy; a temporary folder by default), pass a
 decision layer of K = 512 and C = 100, in one process with all cores. "Plain product" is `h @ W`, the logits alone, on the
 same rows in memory, nothing read and nothing written: what the share is of. "In memory" is `bndl.predict` on them, likewise.
+Peak memory is that of a process of `bndl predict` of its own, for an eighth of the rows and for all of them.
 """
 
 import argparse
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -77,6 +79,28 @@ def ways_of(folder: Path, args: argparse.Namespace) -> dict[str, Callable[[], No
     return ways
 
 
+OWN_PEAK = """
+import re, sys
+from pathlib import Path
+from bndl.cli import main
+main(sys.argv[1:])
+print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024)
+"""
+
+
+def peak_memory(folder: Path, rows: int) -> str:
+    """Of the command, in a process of its own, on some of the rows and on all (Linux)."""
+    bndl.save(bndl.DecisionLayer(K, C).eval(), folder / "head.safetensors")
+    features, said = np.load(folder / f"features-{rows}.npy", mmap_mode="r"), []
+    for count in (rows // 8, rows):
+        np.save(folder / "some.npy", features[:count])
+        command = ["predict", "head.safetensors", "some.npy", "--out", "some.parquet", "--overwrite"]
+        run = [sys.executable, "-c", OWN_PEAK, *command]
+        printed = subprocess.run(run, cwd=folder, check=True, capture_output=True, text=True).stdout
+        said.append(f"{printed.split()[-1]} MB at {count:,} rows")
+    return f"Peak memory of bndl predict: {', '.join(said)}."
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, help="where the features are, or are put and stay")
@@ -92,6 +116,7 @@ def measure(args: argparse.Namespace) -> Record:
         folder.mkdir(parents=True, exist_ok=True)
         ways = ways_of(folder, args)
         found = race(ways, rounds=args.rounds, warm_up=0, tell=lambda line: print(f"  {line}", flush=True))
+        memory = peak_memory(folder, args.rows)
     rows = [
         {
             "": name,
@@ -103,7 +128,7 @@ def measure(args: argparse.Namespace) -> Record:
         for name in ways
     ]
     settings = {"rows": args.rows, "K": K, "C": C, "rounds": args.rounds}
-    return Record("speed_stream", "rows a second, from file to file", rows, [], settings, ("pyarrow",))
+    return Record("speed_stream", "rows a second, from file to file", rows, [], settings, ("pyarrow",), [memory])
 
 
 if __name__ == "__main__":

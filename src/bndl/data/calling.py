@@ -6,9 +6,9 @@ from collections import Counter
 
 from bndl.errors import FileError
 
-__all__ = ["known_names", "read_names"]
+__all__ = ["IMAGENETTE", "known_names", "read_names"]
 
-_KNOWN = {  # Imagenette's ten folders
+IMAGENETTE = {
     "n01440764": "tench",
     "n02102040": "English springer",
     "n02979186": "cassette player",
@@ -20,6 +20,7 @@ _KNOWN = {  # Imagenette's ten folders
     "n03445777": "golf ball",
     "n03888257": "parachute",
 }
+"""The classes of Imagenette: what its folders are called, and what is in them."""
 
 
 def read_names(path: str | os.PathLike[str], classes: tuple[str, ...]) -> tuple[str, ...]:
@@ -59,7 +60,7 @@ def read_names(path: str | os.PathLike[str], classes: tuple[str, ...]) -> tuple[
 
 def known_names(classes: tuple[str, ...]) -> tuple[str, ...]:
     """Words for the numbers of published data sets, their own names for all others."""
-    names = tuple(_KNOWN.get(own, own) for own in classes)
+    names = tuple(IMAGENETTE.get(own, own) for own in classes)
     return classes if _twice(names) else names
 
 
