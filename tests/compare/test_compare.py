@@ -201,6 +201,24 @@ def test_networks_are_trained_once_and_found_again(place, tmp_path, monkeypatch)
     assert not [line for line in told if line.startswith("training ")]
 
 
+def test_a_converted_head_shares_the_dense_network_but_not_in_the_papers_tables(place, tmp_path):
+    (place / "shared").mkdir()
+    shutil.copytree(place / "runs" / "tiny-dense-0", place / "shared" / "tiny-dense-0")
+    chosen = replace(options(place, tmp_path, settings=["model.converted=true"]), runs=place / "shared")
+    told: list[str] = []
+    found = compare([str(place / "tiny.yaml")], ["dense", "bndl"], [0], options=chosen, tell=told.append)
+    assert not found.failures
+    assert not [line for line in told if line.startswith("training ")]
+    dense, ours = (cell.figures for cell in found.cells)
+    assert ours["accuracy"] > dense["accuracy"] - 0.01
+    assert ours["nll"] < dense["nll"] + 0.01
+    (place / "own.yaml").write_text(yaml.safe_dump(RECORD | {"model": {**RECORD["model"], "converted": True}}))
+    chosen = replace(chosen, out=tmp_path / "paper", settings=["train.epochs=1"], paper=True)
+    compare([str(place / "own.yaml")], ["bndl"], [0], options=chosen, tell=told.append)
+    assert [line for line in told if line.startswith("training ")] == [f"training {place / 'shared' / 'own-bndl-0'}"]
+    assert not load_run(place / "shared" / "own-bndl-0").recipe.model.converted
+
+
 def test_a_run_of_another_recipe_is_not_taken(place, tmp_path):
     found = compare(
         [str(place / "tiny.yaml")], ["dense"], [0], options=options(place, tmp_path, settings=["train.lr=0.2"])

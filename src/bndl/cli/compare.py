@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         runs=args.runs,
         ood=_named(args.ood),
         settings=args.set,
+        paper=paper is not None,
         split_seed=args.split_seed,
         num_members=args.members,
         sepin=args.sepin or (paper is not None and paper.sepin),

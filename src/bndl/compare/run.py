@@ -47,6 +47,7 @@ class Options:
         runs: folder of runs that are trained from scratch; None: ``runs`` in ``out``.
         ood: data of another kind, name to show -> data set's name or path.
         settings: changes to a recipe, such as ``train.epochs=5``.
+        paper: networks of ours learn with the decision layer, as the paper's do, not with a head that is converted.
         split_seed: of the halves of a checkpoint's test set.
         num_members: networks of a deep ensemble from scratch.
         sepin: whether to measure SEPIN@k of networks that are trained from scratch.
@@ -58,6 +59,7 @@ class Options:
     runs: Path | None = None
     ood: Mapping[str, str] | None = None
     settings: Sequence[str] = ()
+    paper: bool = False
     split_seed: int = 0
     num_members: int = 3
     sepin: bool = False
@@ -169,7 +171,8 @@ def _bench(name: str, options: Options, tell: Tell) -> _Bench:
     from bndl.compare.scratch import Scratch
     from bndl.train import load_recipe
 
-    recipe = load_recipe(name, settings=options.settings)
+    as_printed = ["model.converted=false"] if options.paper else []
+    recipe = load_recipe(name, settings=[*as_printed, *options.settings])
     runs = options.runs or options.out / "runs"
     scratch = Scratch(recipe, runs, cache, options.ood or {}, options.num_members, options.sepin, tell)
     return _Bench(recipe.name, recipe.about, scratch)
