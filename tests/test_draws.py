@@ -196,7 +196,18 @@ def test_stratified_draws_are_nearer_to_the_expectation_than_as_many_independent
     assert error[True] < 0.5 * error[False]
 
 
-@pytest.mark.parametrize(("dims", "expected"), [((64, 10), 64), ((256, 100), 16), ((512, 100), 8), ((2048, 1000), 8)])
+@pytest.mark.parametrize(
+    ("dims", "expected"),
+    [
+        ((64, 10), 64),
+        ((256, 100), 64),
+        ((300, 100), 56),
+        ((380, 100), 40),
+        ((499, 100), 16),
+        ((512, 100), 8),
+        ((2048, 1000), 8),
+    ],
+)
 def test_large_heads_are_drawn_less_often(dims, expected):
     with torch.device("meta"):
         layer = DecisionLayer(*dims)

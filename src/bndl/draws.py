@@ -29,15 +29,15 @@ TILE = 64  # rows a tile
 _BLOCK = 8  # tiles a block: few calls, and numbers that stay in the processor's cache
 _HELD = 2**26  # numbers: sampled weights that are kept rather than drawn again (256 MB in float32)
 _SLICE = 2**22  # numbers: the largest tensor made at once for a slice of the draws
-_WORK = 400_000  # numbers: sampled weights of all draws together, for heads that would else get fewer or more draws
 _FEWEST, _MOST = 8, 64  # stratified draws
+_SMALL, _LARGE = 26_000, 50_000  # weights: heads up to the one get the most draws, from the other on the fewest
 _STRATA = 256  # draws that are stratified at most: more are as good without
 
 
 def default_num_samples(layer: DecisionLayer) -> int:
-    """64 stratified draws for heads of few weights, fewer in steps of 8 for larger ones, 8 from 50,000 weights on."""
-    wanted = _WORK / (layer.out_features * _drawn_features(layer))
-    return max(_FEWEST, min(_MOST, _FEWEST * math.ceil(wanted / _FEWEST)))
+    """64 stratified draws for heads of up to 26,000 weights, fewer in steps of 8 for larger ones, 8 from 50,000 on."""
+    weights = min(max(layer.out_features * _drawn_features(layer), _SMALL), _LARGE)
+    return _FEWEST + _FEWEST * math.ceil((_MOST / _FEWEST - 1) * (_LARGE - weights) / (_LARGE - _SMALL))
 
 
 def pad_columns(matrix: Tensor) -> Tensor:
