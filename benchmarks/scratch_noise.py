@@ -1,24 +1,28 @@
-"""A network that was trained from scratch without noise: what fitting the noise afterwards gives, next to the dense network.
+"""Networks that were trained from scratch: the dense one, its temperature, and BNDL, which is its conversion calibrated.
 
-    python benchmarks/scratch_noise.py DENSE_RUN BNDL_RUN [--ood cifar100]
+    python benchmarks/scratch_noise.py RUN... [--ood cifar100]
 
-Both are folders of `bndl train` (the second with `model.head=bndl` or `nmf`, which is the same training where the recipe has
-neither noise nor prior). The noise is fitted to the validation part, and every figure is of the test part. Prints Markdown.
+RUN are folders of `bndl train`. One with `model.head=dense` gives three rows; the third is what `model.converted=true`
+gives: the same training, bit for bit, converted at the end. One that learnt with the decision layer itself gives a row. The
+noise is fitted to the validation part, and every figure is of the test part. Prints Markdown, and the means of dense runs.
 """
 
 import argparse
+import statistics
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bndl.baselines.method import fresh
 from bndl.baselines.predictions import from_logits
 from bndl.calibrate import best_log_scale, calibrate
 from bndl.compare.subjects import foreign, images_of
-from bndl.convert import find_layer, find_linear
+from bndl.convert import convert, find_layer, find_linear
 from bndl.data import cached_features
 from bndl.decide import Decider
 from bndl.features import FeatureSet
+from bndl.layer import DecisionLayer
 from bndl.metrics.examples import Examples
 from bndl.metrics.figures import FIGURES, OOD_FIGURES
 from bndl.metrics.pavpu import best_threshold
@@ -27,9 +31,11 @@ from bndl.prediction import Prediction
 from bndl.train import load_run
 
 SHOWN = ("accuracy", "nll", "ece", "aurc", "error_auroc", "pavpu_05")
+KINDS = [kind for kind in FIGURES if kind.key in SHOWN]
+Row = list[float | None]
 
 
-def features_of_run(folder: Path, ood: str, cache: Path) -> tuple[torch.nn.Module, dict[str, FeatureSet], Tensor]:
+def features_of_run(folder: Path, ood: str, cache: Path) -> tuple[nn.Module, dict[str, FeatureSet], Tensor]:
     """The network, its validation and test features, and those of data of another kind."""
     images = images_of(load_run(folder))
     model = images.model.eval()
@@ -37,44 +43,71 @@ def features_of_run(folder: Path, ood: str, cache: Path) -> tuple[torch.nn.Modul
     return model, parts, cached_features(model, foreign(ood, images), folder=cache).features
 
 
-def row(name: str, inside: Prediction, outside: Prediction, labels: Tensor, margin: float | None = None) -> str:
+def row(inside: Prediction, outside: Prediction, labels: Tensor, threshold: float | None = None) -> Row:
+    """Every figure, and the PAvPU of a threshold on the margin where there is one."""
     examples, other = Examples.of(inside, labels), Examples.of(outside, None)
-    cells = [kind.text(float(kind.of(examples, None))) for kind in FIGURES if kind.key in SHOWN]
+    found: Row = [float(kind.of(examples, None)) for kind in KINDS]
     by_margin = (
-        ""
-        if margin is None
-        else f"{100 * float((examples.correct == (examples.margin >= margin)).double().mean()):.2f}"
+        None if threshold is None else float((examples.correct == (examples.margin >= threshold)).double().mean())
     )
-    foreign_auroc = OOD_FIGURES[0].text(float(OOD_FIGURES[0].of(examples, other, None)))
-    return f"| {name} | {' | '.join(cells)} | {by_margin} | {foreign_auroc} |"
+    return [*found, by_margin, float(OOD_FIGURES[0].of(examples, other, None))]
+
+
+def of_dense(head: nn.Linear, parts: dict[str, FeatureSet], other: Tensor) -> dict[str, Row]:
+    """The dense head, and at its best temperature."""
+    with torch.no_grad():
+        val, test, outside = (head(x.float()) for x in (parts["val"].features, parts["test"].features, other))
+    scale, truth = best_log_scale(val, parts["val"].labels).exp(), parts["test"].labels
+    seen = Examples.of(from_logits(val * scale), parts["val"].labels)
+    threshold = best_threshold(seen.margin, seen.correct)
+    return {
+        "dense": row(from_logits(test), from_logits(outside), truth),
+        "temperature scaling": row(from_logits(test * scale), from_logits(outside * scale), truth, threshold),
+    }
+
+
+def of_layer(layer: DecisionLayer, parts: dict[str, FeatureSet], other: Tensor, *, seed: int) -> Row:
+    """Calibrated as a run is."""
+    calibrate(layer, parts["val"], generator=torch.Generator().manual_seed(seed))
+    found = [
+        decide_all(layer, x, Decider(layer), batch_size=1024, progress=False) for x in (parts["test"].features, other)
+    ]
+    return row(found[0], found[1], parts["test"].labels)
+
+
+def text(name: str, values: Row) -> str:
+    writers = [*(kind.text for kind in KINDS), OOD_FIGURES[0].text, OOD_FIGURES[0].text]
+    cells = ["" if value is None else write(value) for write, value in zip(writers, values, strict=True)]
+    return f"| {name} | {' | '.join(cells)} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dense", type=Path)
-    parser.add_argument("bndl", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--ood", default="cifar100")
     parser.add_argument("--cache", type=Path, default=Path("runs/features"))
     args = parser.parse_args()
-    headings = [kind.heading for kind in FIGURES if kind.key in SHOWN]
+    headings = [kind.heading for kind in KINDS]
     print(f"| | {' | '.join(headings)} | PAvPU, best margin | OOD AUROC, {args.ood} |\n|{'---|' * (len(headings) + 3)}")
-    model, parts, other = features_of_run(args.dense, args.ood, args.cache)
-    head = find_linear(model)[1].float()
-    with torch.no_grad():
-        val, test, outside = (head(x.float()) for x in (parts["val"].features, parts["test"].features, other))
-    scale = best_log_scale(val, parts["val"].labels).exp()
-    seen = Examples.of(from_logits(val * scale), parts["val"].labels)
-    truth = parts["test"].labels
-    print(row("dense", from_logits(test), from_logits(outside), truth))
-    threshold = best_threshold(seen.margin, seen.correct)
-    print(row("temperature scaling", from_logits(test * scale), from_logits(outside * scale), truth, threshold))
-    model, parts, other = features_of_run(args.bndl, args.ood, args.cache)
-    layer = find_layer(model)
-    calibrate(layer, parts["val"], generator=torch.Generator().manual_seed(0))
-    found = [
-        decide_all(layer, x, Decider(layer), batch_size=1024, progress=False) for x in (parts["test"].features, other)
-    ]
-    print(row("BNDL", *found, parts["test"].labels))
+    all_rows: dict[str, list[Row]] = {}
+    for folder in args.runs:
+        run = load_run(folder)
+        model, parts, other = features_of_run(folder, args.ood, args.cache)
+        seed = run.recipe.train.seed
+        if run.recipe.model.head != "dense":
+            print(text(folder.name, of_layer(find_layer(model), parts, other, seed=seed)), flush=True)
+            continue
+        head = find_linear(model)[1].float()
+        rows = of_dense(head, parts, other)
+        layer = convert(fresh(head), features="nonnegative").eval()
+        assert isinstance(layer, DecisionLayer)
+        rows["BNDL"] = of_layer(layer, parts, other, seed=seed)
+        for name, values in rows.items():
+            print(text(f"{name}, {folder.name}", values), flush=True)
+            all_rows.setdefault(name, []).append(values)
+    for name, several in all_rows.items() if len(args.runs) > 1 else ():
+        means = [None if None in column else statistics.mean(column) for column in zip(*several, strict=True)]
+        print(text(f"**{name}, mean**", means))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@ r"""Posterior draws of the decision layer that all examples share, so S draws ar
 
 The draws are stratified (a Latin hypercube): of the S draws of an entry's noise one falls into each of S equally likely
 parts of its law, in an order of the entry's own. Each draw by itself follows the posterior exactly, but their average is
-far nearer to the expectation: on CIFAR-100 8 such draws are worth 200 independent ones, on CIFAR-10 64.
+far nearer to the expectation: 16 such draws are worth 200 independent ones on CIFAR-100 and Imagenette, 32 on CIFAR-10
+(``benchmarks/draws_needed.py``).
 
 An example's draws depend on the seed and on itself alone: never on the batch it came in. To keep that true to the last
 bit, rows are multiplied in tiles of one fixed size and columns in multiples of 16, because a matrix product may add up in
