@@ -1,10 +1,11 @@
-"""Networks that were trained from scratch: the dense one, its temperature, and BNDL, which is its conversion calibrated.
+"""Networks that were trained from scratch: dense ones, at their best temperature, converted; and those of BNDL.
 
     python benchmarks/scratch_noise.py RUN... [--ood cifar100]
 
-RUN are folders of `bndl train`. One with `model.head=dense` gives three rows; the third is what `model.converted=true`
-gives: the same training, bit for bit, converted at the end. One that learnt with the decision layer itself gives a row. The
-noise is fitted to the validation part, and every figure is of the test part. Prints Markdown, and the means of dense runs.
+RUN are folders of `bndl train`. One with `model.head=dense` gives three rows: as it is, at its best temperature, and its
+conversion with the noise fitted. One that learnt with the decision layer (`model.head=bndl`, or `nmf`, which is the same
+training where the recipe has neither noise nor prior) gives a row. All is fitted to the validation part, and every figure is
+of the test part. Prints Markdown, and the means of several runs.
 """
 
 import argparse
@@ -94,20 +95,18 @@ def main() -> None:
         run = load_run(folder)
         model, parts, other = features_of_run(folder, args.ood, args.cache)
         seed = run.recipe.train.seed
-        if run.recipe.model.head != "dense":
-            print(text(folder.name, of_layer(find_layer(model), parts, other, seed=seed)), flush=True)
-            continue
-        head = find_linear(model)[1].float()
-        rows = of_dense(head, parts, other)
-        layer = convert(fresh(head), features="nonnegative").eval()
-        assert isinstance(layer, DecisionLayer)
-        rows["BNDL"] = of_layer(layer, parts, other, seed=seed)
+        if run.recipe.model.head == "dense":
+            head = find_linear(model)[1].float()
+            layer = find_layer(convert(fresh(head), features="nonnegative")).eval()
+            rows = {**of_dense(head, parts, other), "dense, converted": of_layer(layer, parts, other, seed=seed)}
+        else:
+            rows = {"BNDL": of_layer(find_layer(model), parts, other, seed=seed)}
         for name, values in rows.items():
-            print(text(f"{name}, {folder.name}", values), flush=True)
+            print(text(f"{name}, seed {seed}", values), flush=True)
             all_rows.setdefault(name, []).append(values)
-    for name, several in all_rows.items() if len(args.runs) > 1 else ():
+    for name, several in all_rows.items() if len(args.runs) > 2 else ():
         means = [None if None in column else statistics.mean(column) for column in zip(*several, strict=True)]
-        print(text(f"**{name}, mean**", means))
+        print(text(f"**{name}**, mean of {len(several)}", means))
 
 
 if __name__ == "__main__":

@@ -201,22 +201,27 @@ def test_networks_are_trained_once_and_found_again(place, tmp_path, monkeypatch)
     assert not [line for line in told if line.startswith("training ")]
 
 
-def test_a_converted_head_shares_the_dense_network_but_not_in_the_papers_tables(place, tmp_path):
-    (place / "shared").mkdir()
-    shutil.copytree(place / "runs" / "tiny-dense-0", place / "shared" / "tiny-dense-0")
-    chosen = replace(options(place, tmp_path, settings=["model.converted=true"]), runs=place / "shared")
+def test_in_the_papers_tables_our_networks_learn_with_noise_and_prior(place, tmp_path):
+    quiet = RECORD | {
+        "model": {**RECORD["model"], "layer": {"init_shape": 1000}},
+        "train": {**RECORD["train"], "beta": 0.0, "epochs": 1},
+    }
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(quiet))
     told: list[str] = []
-    found = compare([str(place / "tiny.yaml")], ["dense", "bndl"], [0], options=chosen, tell=told.append)
-    assert not found.failures
-    assert not [line for line in told if line.startswith("training ")]
-    dense, ours = (cell.figures for cell in found.cells)
-    assert ours["accuracy"] > dense["accuracy"] - 0.01
-    assert ours["nll"] < dense["nll"] + 0.01
-    (place / "own.yaml").write_text(yaml.safe_dump(RECORD | {"model": {**RECORD["model"], "converted": True}}))
-    chosen = replace(chosen, out=tmp_path / "paper", settings=["train.epochs=1"], paper=True)
-    compare([str(place / "own.yaml")], ["bndl"], [0], options=chosen, tell=told.append)
-    assert [line for line in told if line.startswith("training ")] == [f"training {place / 'shared' / 'own-bndl-0'}"]
-    assert not load_run(place / "shared" / "own-bndl-0").recipe.model.converted
+    chosen = options(tmp_path, tmp_path / "out")
+    for own in (chosen, replace(chosen, out=tmp_path / "paper", runs=tmp_path / "printed", paper=True)):
+        compare([str(tmp_path / "tiny.yaml")], ["dense", "bndl"], [0], options=own, tell=told.append)
+    assert len([line for line in told if line.startswith("training ")]) == 4
+    ours, theirs = (load_run(tmp_path / name / "tiny-bndl-0").recipe for name in ("runs", "printed"))
+    assert (ours.model.layer.init_shape, ours.train.resolved_objective().beta) == (1000, 0)
+    assert theirs.model.layer.init_shape == 10
+    assert theirs.train.resolved_objective().beta == 1e-4
+    told.clear()
+    shared = replace(chosen, out=tmp_path / "again", runs=tmp_path / "runs", paper=True)
+    assert not compare([str(tmp_path / "tiny.yaml")], ["dense"], [0], options=shared, tell=told.append).failures
+    assert not [line for line in told if line.startswith("training ")]  # a linear head has neither, so its run will do
+    failed = compare([str(tmp_path / "tiny.yaml")], ["bndl"], [0], options=shared).failures
+    assert "was made with model.layer" in failed[0].reason
 
 
 def test_a_run_of_another_recipe_is_not_taken(place, tmp_path):

@@ -60,8 +60,7 @@ def test_a_packaged_recipe_is_complete(name):
     known = recipe.model.backbone in bndl.backbones.backbone_names()
     assert known or recipe.model.backbone.startswith(("hf:", "timm:", "torchvision:"))
     from_scratch = not (recipe.model.frozen or recipe.model.pretrained)  # noise and prior cost accuracy there
-    assert recipe.model.converted == from_scratch
-    assert recipe.learner().model.head == ("dense" if from_scratch else "bndl")
+    assert (recipe.train.resolved_objective().beta == 0) == from_scratch == (recipe.model.layer.init_shape > 100)
     assert recipe.train.optimization().lr == recipe.train.lr
     assert not (recipe.model.frozen and recipe.data.augment != "none"), "features of a frozen backbone are cached once"
 

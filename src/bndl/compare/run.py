@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "Options", "compare", "subject_of"]
 
 _LOG = logging.getLogger(__name__)
+_AS_THE_PAPER = ("model.layer.init_shape=10", "train.beta=null")
 Tell = Callable[[str], None]
 
 
@@ -47,7 +48,7 @@ class Options:
         runs: folder of runs that are trained from scratch; None: ``runs`` in ``out``.
         ood: data of another kind, name to show -> data set's name or path.
         settings: changes to a recipe, such as ``train.epochs=5``.
-        paper: networks of ours learn with the decision layer, as the paper's do, not with a head that is converted.
+        paper: networks of ours learn with noise and prior, as the paper's do; our recipes from scratch leave both out.
         split_seed: of the halves of a checkpoint's test set.
         num_members: networks of a deep ensemble from scratch.
         sepin: whether to measure SEPIN@k of networks that are trained from scratch.
@@ -171,8 +172,7 @@ def _bench(name: str, options: Options, tell: Tell) -> _Bench:
     from bndl.compare.scratch import Scratch
     from bndl.train import load_recipe
 
-    as_printed = ["model.converted=false"] if options.paper else []
-    recipe = load_recipe(name, settings=[*as_printed, *options.settings])
+    recipe = load_recipe(name, settings=[*(_AS_THE_PAPER if options.paper else ()), *options.settings])
     runs = options.runs or options.out / "runs"
     scratch = Scratch(recipe, runs, cache, options.ood or {}, options.num_members, options.sepin, tell)
     return _Bench(recipe.name, recipe.about, scratch)

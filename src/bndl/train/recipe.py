@@ -75,8 +75,6 @@ class ModelPart(_Part):
         features: how the features of a frozen backbone are stored, ``float32`` or in half the room.
         head: ``bndl``; ``dense`` for the same recipe with a linear head; or another method of :mod:`bndl.baselines` that
             trains a whole network.
-        converted: where the head is ``bndl``: learn with a linear head, bit for bit as ``dense`` does, and convert it at
-            the end; otherwise the decision layer itself learns, with its noise and prior.
         layer: settings of the decision layer.
     """
 
@@ -88,7 +86,6 @@ class ModelPart(_Part):
     size: int | None = Field(default=None, ge=1)
     features: Literal["float32", "float16", "bfloat16"] = "float32"
     head: Literal["bndl", "dense", "nmf", "mc-dropout", "belief-matching", "evidential"] = "bndl"
-    converted: bool = False
     layer: LayerPart = LayerPart()
 
 
@@ -162,16 +159,10 @@ class Recipe(_Part):
     model: ModelPart
     train: TrainPart
 
-    def with_head(self, head: str, *, seed: int | None = None) -> "Recipe":
-        """The same with another head, and another seed if one is given."""
-        converted = self.model.converted and head == "bndl"  # it says nothing of other heads
-        model = self.model.model_copy(update={"head": head, "converted": converted})
-        train = self.train if seed is None else self.train.model_copy(update={"seed": seed})
-        return self.model_copy(update={"model": model, "train": train})
-
-    def learner(self) -> "Recipe":
-        """The same with the head that learns: the linear one, if it is converted at the end."""
-        return self.with_head("dense") if self.model.converted and self.model.head == "bndl" else self
+    def with_head(self, head: str, *, seed: int) -> "Recipe":
+        """The same with another head and seed."""
+        model = self.model.model_copy(update={"head": head})
+        return self.model_copy(update={"model": model, "train": self.train.model_copy(update={"seed": seed})})
 
     def to_yaml(self) -> str:
         """The whole recipe, defaults included."""
