@@ -9,6 +9,7 @@ import yaml
 from bndl.baselines import METHODS
 from bndl.baselines.temperature import Temperature
 from bndl.cli import main
+from bndl.compare import Comparison
 from bndl.compare.paper import PAPER
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -116,3 +117,17 @@ def test_the_papers_figure_of_uncertainty_is_drawn(place, tmp_path, capsys):
 )
 def test_bad_input_is_refused_in_a_sentence(place, capsys, args, words):
     assert words in refused(capsys, *args)
+
+
+@pytest.mark.parametrize("paper", [True, False])
+def test_only_the_papers_tables_train_as_the_paper_does(paper, tmp_path, monkeypatch):
+    seen = []
+
+    def compare(subjects, methods, seeds, *, options, tell):
+        seen.append(options)
+        return Comparison((), (), {})
+
+    monkeypatch.setattr("bndl.compare.compare", compare)
+    what = ["--paper", "table4", "--small"] if paper else ["cifar100-resnet18-small"]
+    assert main(["compare", *what, "--out", str(tmp_path / "out")]) == 1
+    assert [options.paper for options in seen] == [paper]

@@ -14,6 +14,7 @@ from bndl.convert import find_layer
 from bndl.data.calling import known_names, read_names
 from bndl.explain import explain
 from bndl.explain.subject import load_subject
+from bndl.stream.subject import load_predictor
 from bndl.train import load_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -160,3 +161,9 @@ def test_names_that_cannot_be_used(tmp_path, text, words):
         file.write_bytes(text)
     with pytest.raises(FileError, match=words):
         read_names(file, tuple("0123456789"))
+
+
+def test_predictions_in_a_file_carry_the_names_that_the_data_have(runs, monkeypatch):
+    monkeypatch.setattr("bndl.explain.subject.known_names", lambda classes: tuple(f"called {name}" for name in classes))
+    assert load_subject(runs / "bndl").classes[3] == "called 3"
+    assert load_predictor(runs / "bndl").classes == load_run(runs / "bndl").classes

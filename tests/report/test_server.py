@@ -10,6 +10,7 @@ import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,8 +29,11 @@ from bndl.explain.subject import load_subject  # noqa: E402
 from bndl.report import uploads  # noqa: E402
 from bndl.report.jobs import Jobs  # noqa: E402
 from bndl.report.refused import RefusedError  # noqa: E402
+from bndl.report.saving import save_edited  # noqa: E402
 from bndl.report.security import Rules  # noqa: E402
 from bndl.report.server import bind, create_app  # noqa: E402
+from bndl.report.session import Session  # noqa: E402
+from bndl.store import read_header  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 LOCAL = "http://127.0.0.1:8765"
@@ -409,6 +413,13 @@ def test_edited_models_are_numbered_and_come_back(client, session, folder):
     assert editor.edits == (Edit(feature, target, 0.5, "../../x"),)
     editor.undo()
     assert torch.equal(editor.layer.weight, session.head().weight)
+
+
+def test_a_saved_model_keeps_the_names_that_the_data_have(session):
+    called = replace(session.opened.subject, classes=tuple(f"called {name}" for name in session.classes))
+    other = Session(replace(session.opened, subject=called), session.report)
+    place = save_edited(other, [Edit(*strongest(session), 0.5)])
+    assert read_header(place / "model.safetensors")["classes"] == [str(digit) for digit in range(10)]
 
 
 def test_many_savers_never_share_a_folder(client, session, folder):
