@@ -212,3 +212,16 @@ def test_large_heads_are_drawn_less_often(dims, expected):
     with torch.device("meta"):
         layer = DecisionLayer(*dims)
     assert default_num_samples(layer) == expected
+
+
+def test_a_lone_tile_has_the_bits_that_it_has_among_others():
+    """Two threads and many features: where a lone product would be shared out between threads, and add up otherwise."""
+    generator, before = torch.Generator().manual_seed(0), torch.get_num_threads()
+    tiles = torch.rand(3 * TILE, 1280, generator=generator)
+    weight, bias = torch.rand(1280, 48, generator=generator), torch.rand(48, generator=generator)
+    torch.set_num_threads(2)
+    try:
+        for extra in (None, bias):
+            assert torch.equal(draws.product(tiles[:TILE], weight, extra), draws.product(tiles, weight, extra)[:TILE])
+    finally:
+        torch.set_num_threads(before)
