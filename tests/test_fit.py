@@ -468,16 +468,36 @@ def test_bad_data_are_said_in_one_sentence_and_change_nothing(freeze, data, word
     ("given", "words"),
     [
         ({"freeze": False}, "with freeze=False give a val_loader"),
-        ({"epochs": -1}, "need epochs >= 0, batch_size >= 1 and lr > 0, got -1, 256 and None"),
-        ({"batch_size": 0}, "need epochs >= 0, batch_size >= 1"),
+        ({"epochs": -1}, "need a whole number of epochs >= 0, batch_size >= 1 and lr > 0, got -1, 256 and None"),
+        ({"epochs": 2.5}, "need a whole number of epochs >= 0"),
+        ({"batch_size": 0}, "epochs >= 0, batch_size >= 1"),
         ({"lr": 0.0}, "lr > 0"),
         ({"objective": "mine"}, "no objective is called 'mine'; choose from default"),
         ({"val_loader": []}, "the loader is empty"),
+        ({"val_loader": [(X[:0], Y[:0])]}, "the loader is empty"),
+        ({"val_loader": (X, Y[1:])}, f"there are {len(Y)} examples and {len(Y) - 1} labels"),
     ],
 )
 def test_bad_arguments(given, words):
     with pytest.raises(InputError, match=words):
         bndl.fit(untrained(), [(X, Y)], **given)
+
+
+def test_no_model_and_a_model_that_cannot_learn():
+    with pytest.raises(InputError, match="Module with a decision layer, got int"):
+        bndl.fit(3, [(X, Y)])
+    model = untrained().half()
+    before = bits(model)
+    with pytest.raises(InputError, match=r"cannot learn in float16.*call model.float"):
+        bndl.fit(model, [(X, Y)])
+    assert same(bits(model), before)
+
+
+def test_one_labelled_batch_is_data_too():
+    by_pair, by_loader = untrained(), untrained()
+    bndl.fit(by_pair, (X, Y.numpy()), (X, Y), epochs=1, progress=False)
+    bndl.fit(by_loader, [(X, Y)], [(X, Y)], epochs=1, progress=False)
+    assert same(bits(by_pair), bits(by_loader))
 
 
 def test_endless_training_data_need_a_length():

@@ -475,3 +475,51 @@ def test_no_class_loses_its_last_weight_to_a_fit():
     kept = walk._fitted(head, mask, pool, passes=8, generator=generator)
     assert 0 < kept.weight[0, 0] < 0.1
     assert kept.weight[1, 0] > 1
+
+
+def test_the_noise_is_fitted_to_examples_of_every_class(monkeypatch):
+    seen = []
+    monkeypatch.setattr(noise, "_ROWS", 100)
+    monkeypatch.setattr(noise, "_best_scale", lambda sampled, labels, centre: seen.append(labels) or (1.0, 0.0))
+    labels = torch.arange(4).repeat_interleave(100)  # class by class, as the judging half comes
+    data = FeatureSet(torch.rand(400, 4, generator=torch.Generator().manual_seed(0)), labels)
+    noise.tune_noise(DecisionLayer(4, 4).eval(), data, generator=torch.Generator().manual_seed(0))
+    assert len(seen[0]) == 100
+    assert seen[0].bincount(minlength=4).min() > 10
+
+
+@pytest.mark.parametrize("share", [0.8, 0.45, 0.2])
+def test_every_point_has_fewer_weights_than_the_one_before(network, digits, share):
+    found = bndl.sparsify(network, digits[0], digits[1], nnz=share, num_points=6)
+    counts = [point.weights for point in found.points]
+    assert counts == sorted(set(counts), reverse=True)
+    assert found.point.nnz == min(point.nnz for point in found.points) <= share
+
+
+def test_weights_that_count_as_none_are_none_and_compact_changes_no_bit(network, digits):
+    found = bndl.sparsify(network, digits[0], digits[1], nnz=0.3, num_points=4)
+    x = digits[2].tensors[0]
+    for number, point in enumerate(found.points[1:], start=1):
+        model = found[number]
+        weight = layer_of(model).weight
+        assert int((weight > 0).sum()) == point.weights
+        full = bndl.predict(model, x)
+        assert torch.allclose(bndl.predict(bndl.compact(model), x).probs, full.probs, atol=1e-6)
+
+
+def test_a_compact_model_counts_against_all_weights_that_there_were(network, digits):
+    once = bndl.sparsify(network, digits[0], digits[1], nnz=0.1, num_points=4)
+    again = bndl.sparsify(bndl.compact(once.best), digits[0], digits[1], nnz=0.1, num_points=4)
+    assert len(again.points) == 1
+    assert again.point.nnz == once.point.nnz
+
+
+def test_too_few_examples_are_said(network, digits):
+    x, y = digits[0].tensors
+    with pytest.warns(UserWarning, match="too few examples to hold any out"):
+        bndl.sparsify(network, [(x[:3], y[:3])], nnz=0.5, num_points=2)
+
+
+def test_classes_without_a_weight_are_told_what_to_ask_for(network, digits):
+    with pytest.warns(UserWarning, match="no weight left: ask for more weights, or mode='prune'"):
+        bndl.sparsify(network, digits[0], digits[1], nnz=0.03, num_points=2, mode="threshold")

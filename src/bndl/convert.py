@@ -81,6 +81,8 @@ def find_linear(model: nn.Module, head: str | None = None) -> tuple[str, nn.Line
 
 def find_layer(model: nn.Module) -> DecisionLayer:
     """The model's one decision layer."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"give a torch.nn.Module with a decision layer, got {type(model).__name__}.")
     layers = [module for module in model.modules() if isinstance(module, DecisionLayer)]
     if len(layers) == 1:
         return layers[0]
@@ -109,10 +111,7 @@ def _layer_from(linear: nn.Linear, *, signed: bool, settings: dict[str, Any]) ->
             linear.in_features, linear.out_features, bias=linear.bias is not None, signed=signed, **settings
         )
     weight = linear.weight
-    half = weight.dtype in (
-        torch.float16,
-        torch.bfloat16,
-    )  # subtracting the minimum in half precision would not be exact
+    half = weight.dtype in (torch.float16, torch.bfloat16)  # subtracting the minimum in these would not be exact
     layer.to(device=weight.device, dtype=torch.float32 if half else weight.dtype)
     layer.copy_linear(linear)
     layer.requires_grad_(weight.requires_grad)

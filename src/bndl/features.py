@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from bndl.convert import find_layer
 from bndl.errors import InputError
@@ -78,8 +78,8 @@ def iterate(x: Any, *, batch_size: int) -> Iterable[Any]:
     """Anything to predict on -> batches: a tensor, array or dict is cut, a data set is loaded, a loader is taken as is."""
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
-    if isinstance(x, tuple) and len(x) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in x):
-        x = _tensor(x[0])  # a labelled batch; a loader of two batches would be a list
+    if _is_pair(x):
+        x = _tensor(x[0])
     x = _tensor(x)
     if isinstance(x, Tensor):
         if x.dim() == 0 or len(x) == 0:
@@ -92,6 +92,17 @@ def iterate(x: Any, *, batch_size: int) -> Iterable[Any]:
     if isinstance(x, Iterable):
         return x
     raise InputError(f"give a tensor, a dict of tensors, a data set or a loader; got {type(x).__name__}.")
+
+
+def _is_pair(x: Any) -> bool:
+    """Whether it is one labelled batch; a loader of two batches would be a list."""
+    return isinstance(x, tuple) and len(x) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in x)
+
+
+def _paired(x: Any, labels: Any) -> Dataset[tuple[Tensor, ...]]:
+    if len(x) != len(labels):
+        raise InputError(f"there are {len(x)} examples and {len(labels)} labels: give one label for each.")
+    return TensorDataset(_tensor(x), _tensor(labels))
 
 
 def _tensor(x: Any) -> Any:
@@ -198,14 +209,15 @@ def extract(model: nn.Module, data: Any, *, batch_size: int = 256, progress: boo
     features, labels = [], []
     layer = find_layer(model)
     with evaluating(model):
-        for batch in track(iterate(data, batch_size=batch_size), "features", progress=progress):
+        labelled = _paired(*data) if _is_pair(data) else data
+        for batch in track(iterate(labelled, batch_size=batch_size), "features", progress=progress):
             inputs, target = split_batch(batch)
             if target is None:
                 raise InputError("labels are needed: give batches (inputs, labels), or dicts with a 'labels' key.")
             features.append(features_of(model, inputs))
             labels.append(check_labels(target, layer.out_features, count=len(features[-1])))
-    if not features:
-        raise InputError("the loader is empty: it gave no batch.")
+    if not any(len(part) for part in features):
+        raise InputError("the loader is empty: it gave no example.")
     return FeatureSet(torch.cat(features).to(layer.phi().mean.dtype), torch.cat(labels).to(features[0].device))
 
 

@@ -25,9 +25,9 @@ from bndl.layer import DecisionLayer
 from bndl.objective import Objective, resolve
 from bndl.predict import about_empty, decide_all
 
-__all__ = ["Epoch", "FitResult", "fit", "hold_out"]
+__all__ = ["HELD_OUT", "Epoch", "FitResult", "fit", "hold_out"]
 
-_HELD_OUT = 5  # one in so many training examples is kept for validation when none are given
+HELD_OUT = 5  # one in so many training examples is kept for validation when none are given
 _RATES = (1e-3, 1e-2, 1e-1)  # a head in use wants none of them, one that hardly learnt the last
 
 
@@ -87,9 +87,13 @@ def fit(
         seed: of the order of the examples and of the noise; the same seed gives the same bits.
         progress: whether to show bars; None: when it takes long and there is a terminal.
     """
-    if epochs < 0 or batch_size < 1 or not (lr is None or lr > 0):
-        raise InputError(f"need epochs >= 0, batch_size >= 1 and lr > 0, got {epochs}, {batch_size} and {lr}.")
+    if not isinstance(epochs, int) or epochs < 0 or batch_size < 1 or not (lr is None or lr > 0):
+        raise InputError(f"need a whole number of epochs >= 0, batch_size >= 1 and lr > 0, got {epochs}, {batch_size} and {lr}.")
     started, layer, chosen = time.monotonic(), find_layer(model), resolve(objective)
+    if layer.weight.dtype == torch.float16:
+        raise InputError(
+            "fit cannot learn in float16, whose steps overflow: call model.float() or model.bfloat16() first."
+        )
     with _seeded(seed, layer.weight.device), torch.enable_grad(), _asking_for_gradients(layer):
         generator = torch.Generator(layer.weight.device).manual_seed(seed)
         read = partial(extract, model, batch_size=batch_size, progress=progress)
@@ -196,7 +200,7 @@ def hold_out(data: FeatureSet, generator: torch.Generator) -> tuple[Tensor, Feat
     """Rows to train on, and the rest: every fifth example of each class, in a seeded order; all twice when too few."""
     order = torch.randperm(len(data), generator=generator, device=generator.device)
     order = order[data.labels.to(order.device)[order].argsort(stable=True)]
-    chosen = torch.arange(len(data), device=order.device) % _HELD_OUT == _HELD_OUT - 1
+    chosen = torch.arange(len(data), device=order.device) % HELD_OUT == HELD_OUT - 1
     if not chosen.any():
         return torch.arange(len(data), device=order.device), data
     return order[~chosen], data.take(order[chosen])

@@ -14,7 +14,7 @@ from bndl.memory import remembered
 from bndl.prediction import Prediction, cat
 from bndl.progress import track
 
-__all__ = ["about_empty", "decide_all", "predict"]
+__all__ = ["about_empty", "decide_all", "named", "predict"]
 
 _EXAMPLES, _ROWS = 256, 4096  # a batch: through a backbone, through the layer alone
 
@@ -90,6 +90,11 @@ def decide_all(model: nn.Module, x: Any, decider: "Decider", *, batch_size: int,
 def about_empty(classes: list[int]) -> str:
     """What to say of classes that lost all their weights."""
     return (
-        f"class {', '.join(map(str, classes))} has no weight left, so no feature can speak for it: train with a smaller "
-        "beta, lower alpha_phi, or give it more examples."
+        f"{named(classes)} no weight left, so no feature can speak for it: train with a smaller beta, lower alpha_phi, or "
+        "give it more examples."
     )
+
+
+def named(classes: list[int]) -> str:
+    """The subject and verb of a sentence about classes."""
+    return f"class {classes[0]} has" if len(classes) == 1 else f"classes {', '.join(map(str, classes))} have"

@@ -38,11 +38,13 @@ def tune_noise(layer: DecisionLayer, data: FeatureSet, *, start: float = 1.0, ge
         start: the least factor: that of the point before, as sparser heads want less noise.
         generator: of the draws.
     """
-    data = data.take(torch.arange(min(len(data), _ROWS))).like(layer.weight)
+    sample = torch.randperm(len(data), generator=generator, device=generator.device)[:_ROWS]  # they come class by class
+    data = data.take(sample).like(layer.weight)
     raws = [raw for raw in (layer.phi_raw_shape, layer.theta_raw_shape) if raw is not None]
     given = [raw.clone() for raw in raws]
     centre = float(best_log_scale(layer(data.features), data.labels, prior=True))
-    seed, factor, best = int(torch.randint(2**31, (), generator=generator)), start, (math.inf, 0.0, start)
+    seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+    factor, best = start, (math.inf, 0.0, start)
     while factor <= _MOST:
         _turn(raws, given, factor, least=layer.min_shape)
         draws = torch.Generator(layer.weight.device).manual_seed(seed)  # the same for every factor

@@ -16,11 +16,11 @@ from bndl.convert import find_layer
 from bndl.decide import Decider
 from bndl.errors import InputError
 from bndl.features import FeatureSet, extract
-from bndl.fit import hold_out
+from bndl.fit import HELD_OUT, hold_out
 from bndl.layer import ACTIVE_ABOVE, DecisionLayer
 from bndl.metrics.calibration import expected_calibration_error
 from bndl.metrics.likelihood import negative_log_likelihood
-from bndl.predict import about_empty
+from bndl.predict import named
 from bndl.progress import track
 from bndl.sparsify.noise import tune_noise
 from bndl.sparsify.path import SparsePath, SparsePoint
@@ -70,9 +70,9 @@ class Target:
         if self.features_per_class is not None:
             first, last = int(active.max()), self.features_per_class
         if self.nnz is not None:
-            last = int(self.nnz * num_weights(layer)) - (layer.num_weights() - int(active.sum()))
+            last = int(self.nnz * layer.all_weights()) - (layer.num_weights() - int(active.sum()))
         if last < (1 if each else C):
-            least = (layer.num_weights() - int(active.sum()) + C) / num_weights(layer)
+            least = (layer.num_weights() - int(active.sum()) + C) / layer.all_weights()
             raise InputError(f"nnz={self.nnz} leaves less than one weight a class: it can be {least:.4g} at the least.")
         if last >= first:
             return []
@@ -122,8 +122,9 @@ def sparsify(
         features_per_class: target: at most so many weights for each class.
         max_accuracy_drop: target: the sparsest point whose accuracy is at most this much below the first one's; 0.01,
             one point, is what happens without a target.
-        num_points: how many points, the given model included, evenly in the logarithm of nnz, down to the target or to
-            one weight a class.
+        num_points: how many points at most, the given model included, evenly in the logarithm of nnz, down to the target
+            or to one weight a class. A fit leaves fewer weights than it may where it needs no more, above half of them
+            above all; a point that would have no fewer than the one before is left out.
         mode: ``"prune"``: see :mod:`bndl.sparsify.walk`. ``"threshold"``: the paper's ``ReLU(w - alpha)`` of the dense
             weights for rising alpha, each followed by the same fit.
         batch_size: examples of a data set that pass the backbone together.
@@ -145,9 +146,13 @@ def sparsify(
     unseen = sorted(set(range(layer.out_features)) - set(train.labels.unique().tolist()))
     if unseen:
         warnings.warn(
-            f"class {', '.join(map(str, unseen))} has no training example, so its weights go first and nothing here shows "
-            "what that costs: give examples of every class.",
+            f"{named(unseen)} no training example, so these weights go first and nothing here shows what that costs: give "
+            "examples of every class.",
             stacklevel=2,
+        )
+    if val is None and len(train) < HELD_OUT:
+        warnings.warn(
+            "too few examples to hold any out: figures are of those that the weights learn from.", stacklevel=2
         )
     points: list[SparsePoint] = []
     for point in track(
@@ -162,7 +167,8 @@ def sparsify(
     if keep is not None:
         keep(path)
     if path.point.empty_classes:
-        warnings.warn(about_empty(list(path.point.empty_classes)), stacklevel=2)
+        what = named(list(path.point.empty_classes))
+        warnings.warn(f"{what} no weight left: ask for more weights, or mode='prune', which leaves one.", stacklevel=2)
     return path
 
 
@@ -179,15 +185,10 @@ class _Sized:
         return self.length
 
 
-def num_weights(layer: DecisionLayer) -> int:
-    """What nnz is a share of: all weights that a decision could use."""
-    return layer.weight.numel() + (0 if layer.dense_map is None else layer.dense_map.weight.numel())
-
-
 def follow(
     layer: DecisionLayer, train: FeatureSet, val: FeatureSet | None, goals: list[Goal], *, mode: Mode, seed: int = 0
 ) -> Iterator[SparsePoint]:
-    """The points: the layer as it is, then one for each goal.
+    """The points: the layer as it is, then one for each goal that leaves fewer weights than the point before.
 
     Args:
         layer: is not changed.
@@ -213,12 +214,15 @@ def follow(
         if mode == "threshold"
         else walk(start, pool, judged, goals, generator=generator)
     )
-    quieter = 1.0
+    quieter, before = 1.0, dense.num_weights()
     for head in heads:
         sparse = copy.deepcopy(dense)
         _write(sparse, head)
         quieter = tune_noise(sparse, judge, start=quieter, generator=generator)
-        yield _measured(sparse, judge, seed=seed)
+        _clean(sparse)
+        if sparse.num_weights() < before:  # a fit leaves fewer than it may, so the goal may have been met already
+            before = sparse.num_weights()
+            yield _measured(sparse, judge, seed=seed)
 
 
 def refined(
@@ -231,7 +235,8 @@ def refined(
     sparse.load_state_dict(point.state)
     with torch.enable_grad():
         calibrate(sparse, judge, generator=generator, num_steps=_STEPS)
-    found = _measured(sparse.requires_grad_(False), judge, seed=seed)
+    _clean(sparse.requires_grad_(False))
+    found = _measured(sparse, judge, seed=seed)
     return found if found.nll < point.nll and found.weights == point.weights else point
 
 
@@ -253,6 +258,12 @@ def _write(layer: DecisionLayer, head: Head) -> None:
 
 
 @torch.no_grad()
+def _clean(layer: DecisionLayer) -> None:
+    """Weights that count as none are none."""
+    layer.weight.masked_fill_(layer.weight - layer.alpha_phi <= ACTIVE_ABOVE, layer.alpha_phi)
+
+
+@torch.no_grad()
 def _measured(layer: DecisionLayer, data: FeatureSet, *, seed: int) -> SparsePoint:
     S = max(20, min(200, _MEASURED // (len(data) * layer.weight.numel())))
     decider = Decider(layer, num_samples=S, seed=seed)
@@ -261,7 +272,7 @@ def _measured(layer: DecisionLayer, data: FeatureSet, *, seed: int) -> SparsePoi
     right = torch.cat([part.labels for part in parts]) == labels
     active = int((layer.weight - layer.alpha_phi > ACTIVE_ABOVE).sum())
     return SparsePoint(
-        nnz=layer.num_weights() / num_weights(layer),
+        nnz=layer.num_weights() / layer.all_weights(),
         weights=layer.num_weights(),
         weights_per_class=active / layer.out_features,
         accuracy=float(right.double().mean()),
