@@ -29,16 +29,16 @@ from bndl.metrics.figures import FIGURES, OOD_FIGURES
 from bndl.metrics.pavpu import best_threshold
 from bndl.predict import decide_all
 from bndl.prediction import Prediction
-from bndl.train import load_run
+from bndl.train import Run, load_run
 
 SHOWN = ("accuracy", "nll", "ece", "aurc", "error_auroc", "pavpu_05")
 KINDS = [kind for kind in FIGURES if kind.key in SHOWN]
 Row = list[float | None]
 
 
-def features_of_run(folder: Path, ood: str, cache: Path) -> tuple[nn.Module, dict[str, FeatureSet], Tensor]:
+def features_of_run(run: Run, ood: str, cache: Path) -> tuple[nn.Module, dict[str, FeatureSet], Tensor]:
     """The network, its validation and test features, and those of data of another kind."""
-    images = images_of(load_run(folder))
+    images = images_of(run)
     model = images.model.eval()
     parts = {part: cached_features(model, getattr(images, part), folder=cache) for part in ("val", "test")}
     return model, parts, cached_features(model, foreign(ood, images), folder=cache).features
@@ -93,7 +93,7 @@ def main() -> None:
     all_rows: dict[str, list[Row]] = {}
     for folder in args.runs:
         run = load_run(folder)
-        model, parts, other = features_of_run(folder, args.ood, args.cache)
+        model, parts, other = features_of_run(run, args.ood, args.cache)
         seed = run.recipe.train.seed
         if run.recipe.model.head == "dense":
             head = find_linear(model)[1].float()
@@ -104,7 +104,9 @@ def main() -> None:
         for name, values in rows.items():
             print(text(f"{name}, seed {seed}", values), flush=True)
             all_rows.setdefault(name, []).append(values)
-    for name, several in all_rows.items() if len(args.runs) > 2 else ():
+    for name, several in all_rows.items():
+        if len(several) == 1:
+            continue
         means = [None if None in column else statistics.mean(column) for column in zip(*several, strict=True)]
         print(text(f"**{name}**, mean of {len(several)}", means))
 

@@ -20,7 +20,7 @@ from bndl.convert import convert, find_layer
 from bndl.data import stratified_split
 from bndl.features import FeatureSet
 from bndl.layer import DecisionLayer
-from bndl.sparsify import refit
+from bndl.sparsify import walk
 from bndl.sparsify.run import Target, follow
 
 
@@ -44,9 +44,9 @@ def main() -> None:
     print("| steps | nnz | accuracy on the training part | on the kept half |\n|---|---|---|---|")
     shown = f"{accuracy(dense, subject.train):.2%} | {accuracy(dense, kept):.2%}"
     print(f"| | {dense.num_weights() / dense.weight.numel():.3f} | {shown} |")
-    visits = refit._VISITS
+    passes = walk._SHORT, walk._LONG
     for times in (1, 4):
-        refit._VISITS = times * visits
+        walk._SHORT, walk._LONG = (times * number for number in passes)
         *_, point = follow(dense, subject.train, val, Target(nnz=args.nnz).goals(dense, 6), mode="prune")
         sparse = copy.deepcopy(dense)
         sparse.load_state_dict(point.state)
