@@ -88,7 +88,8 @@ def fit(
         progress: whether to show bars; None: when it takes long and there is a terminal.
     """
     if not isinstance(epochs, int) or epochs < 0 or batch_size < 1 or not (lr is None or lr > 0):
-        raise InputError(f"need a whole number of epochs >= 0, batch_size >= 1 and lr > 0, got {epochs}, {batch_size} and {lr}.")
+        got = f"{epochs}, {batch_size} and {lr}"
+        raise InputError(f"need a whole number of epochs >= 0, batch_size >= 1 and lr > 0, got {got}.")
     started, layer, chosen = time.monotonic(), find_layer(model), resolve(objective)
     if layer.weight.dtype == torch.float16:
         raise InputError(
