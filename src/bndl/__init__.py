@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bndl.objective import Objective, kl
     from bndl.predict import predict
     from bndl.prediction import Prediction
-    from bndl.sparsify import SparsePath, sparsify
+    from bndl.sparsify import Finetuned, SparsePath, finetune, sparsify
     from bndl.store import load, save
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Editor",
     "Evaluation",
     "FileError",
+    "Finetuned",
     "FitResult",
     "HeadError",
     "InputError",
@@ -51,6 +52,7 @@ __all__ = [
     "convert",
     "evaluate",
     "explain",
+    "finetune",
     "fit",
     "kl",
     "load",
@@ -72,7 +74,7 @@ _HOMES = {
     "objective": ("Objective", "kl"),
     "predict": ("predict",),
     "prediction": ("Prediction",),
-    "sparsify": ("SparsePath", "sparsify"),
+    "sparsify": ("Finetuned", "SparsePath", "finetune", "sparsify"),
     "store": ("load", "save"),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}

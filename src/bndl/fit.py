@@ -25,7 +25,7 @@ from bndl.layer import DecisionLayer
 from bndl.objective import Objective, resolve
 from bndl.predict import about_empty, decide_all
 
-__all__ = ["HELD_OUT", "Epoch", "FitResult", "fit", "hold_out"]
+__all__ = ["HELD_OUT", "Epoch", "FitResult", "fit", "hold_out", "seeded", "whole_task"]
 
 HELD_OUT = 5  # one in so many training examples is kept for validation when none are given
 _RATES = (1e-3, 1e-2, 1e-1)  # a head in use wants none of them, one that hardly learnt the last
@@ -95,7 +95,7 @@ def fit(
         raise InputError(
             "fit cannot learn in float16, whose steps overflow: call model.float() or model.bfloat16() first."
         )
-    with _seeded(seed, layer.weight.device), torch.enable_grad(), _asking_for_gradients(layer):
+    with seeded(seed, layer.weight.device), torch.enable_grad(), _asking_for_gradients(layer):
         generator = torch.Generator(layer.weight.device).manual_seed(seed)
         read = partial(extract, model, batch_size=batch_size, progress=progress)
         everything = None
@@ -108,7 +108,7 @@ def fit(
             task = _frozen_task(layer, train, rows, val, batch_size, chosen, generator)
         else:
             validation = None if val_loader is None else partial(read, val_loader)
-            task = _whole_task(model, train_loader, validation, batch_size, chosen)
+            task = whole_task(model, train_loader, validation, batch_size, chosen)
         before = _nll(layer, task.validation())
         rates = (lr,) if lr is not None else _RATES if freeze else _RATES[:1]
         kept = train_weights(task, layer, epochs, rates, progress)
@@ -146,13 +146,14 @@ def _frozen_task(
     return Task(layer, math.ceil(len(rows) / batch_size), batches, lambda: val, objective.beta, start)
 
 
-def _whole_task(
+def whole_task(
     model: nn.Module,
     loader: Any,
     validation: Callable[[], FeatureSet] | None,
     batch_size: int,
     objective: Objective,
 ) -> Task:
+    """The model with its backbone, on batches of inputs; ``validation`` reads the features that its backbone has by then."""
     if validation is None:
         raise InputError("with freeze=False give a val_loader: what the backbone learns from cannot also judge it.")
     if isinstance(loader, Dataset):
@@ -208,7 +209,7 @@ def hold_out(data: FeatureSet, generator: torch.Generator) -> tuple[Tensor, Feat
 
 
 @contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """A seed for what has no generator of its own (dropout, a loader's shuffle); the caller's state is put back."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)

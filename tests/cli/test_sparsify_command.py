@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import bndl
 from bndl.cli import main
 from bndl.cli import sparsify as command
 from bndl.layer import DecisionLayer
+from bndl.sparsify import finetuning
 from bndl.train import load_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -34,6 +36,16 @@ def runs(tmp_path_factory):
             options = ["--set", f"model.head={head}", "--out", str(base / head)]
             assert main(["train", str(base / "tiny.yaml"), *options]) == 0
         yield base
+
+
+@pytest.fixture(scope="module")
+def learnt(runs):
+    """A dense run that knows its digits, and so can teach."""
+    out = runs / "learnt"
+    settings = ["model.head=dense", "train.epochs=15", "train.batch_size=64"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    assert main(["train", str(runs / "tiny.yaml"), *options, "--out", str(out)]) == 0
+    return out
 
 
 def refused(capsys, *args: str) -> str:
@@ -72,7 +84,7 @@ def test_json_is_the_record_and_nothing_else(capsys, runs, tmp_path):
 def test_an_interrupt_keeps_the_points_that_were_done(capsys, runs, tmp_path, monkeypatch):
     from bndl.sparsify import run
 
-    measured, done = run._measured, []
+    measured, done = run.measured, []
 
     def interrupted(*args, **kwargs):
         if len(done) == 2:
@@ -80,7 +92,7 @@ def test_an_interrupt_keeps_the_points_that_were_done(capsys, runs, tmp_path, mo
         done.append(1)
         return measured(*args, **kwargs)
 
-    monkeypatch.setattr(run, "_measured", interrupted)
+    monkeypatch.setattr(run, "measured", interrupted)
     assert main(["sparsify", str(runs / "bndl"), "--num-points", "5", "--out", str(tmp_path)]) == 130
     assert "interrupted after 2 points" in capsys.readouterr().err
     assert len(json.loads((tmp_path / "path.json").read_text())["points"]) == 2
@@ -111,3 +123,37 @@ def test_no_model_lies_beside_the_figures_of_another(runs, tmp_path, monkeypatch
     with pytest.raises(SystemExit):
         main(["sparsify", str(runs / "bndl"), "--nnz", "0.2", *QUICK, "--out", str(tmp_path)])
     assert {file.name for file in tmp_path.iterdir()} == {"path.json"}
+
+
+def test_fine_tuning_trains_the_backbone_and_is_written_down(capsys, learnt, tmp_path, monkeypatch):
+    monkeypatch.setattr("bndl.calibrate._STEPS", 20)
+    arguments = [str(learnt), "--features-per-class", "1", *QUICK, "--finetune", "8", "--out", str(tmp_path)]
+    assert main(["sparsify", *arguments]) == 0
+    assert "fine-tuned" in capsys.readouterr().out
+    record = json.loads((tmp_path / "path.json").read_text())
+    tuned, chosen = record["finetuned"], record["points"][record["chosen"]]
+    assert len(tuned["val_nll"]) == 9
+    assert tuned["best_epoch"] > 0
+    assert tuned["weights"] <= chosen["weights"]
+    assert tuned["nll"] < chosen["nll"]
+    before, after = (load_run(learnt).model for _ in range(2))
+    after = bndl.load(tmp_path / "model.safetensors", backbone=after)
+    kept = dict(before.named_parameters())
+    moved = [name for name, value in after.named_parameters() if name in kept and not torch.equal(value, kept[name])]
+    assert moved
+
+
+def test_an_interrupt_of_fine_tuning_keeps_the_sparse_model(capsys, runs, tmp_path, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finetuning, "train_weights", interrupted)
+    arguments = [str(runs / "dense"), "--nnz", "0.2", *QUICK, "--finetune", "1", "--out", str(tmp_path)]
+    assert main(["sparsify", *arguments]) == 130
+    assert "before fine-tuning is kept" in capsys.readouterr().err
+    assert "finetuned" not in json.loads((tmp_path / "path.json").read_text())
+    assert bndl.load(tmp_path / "model.safetensors", backbone=load_run(runs / "dense").model)
+
+
+def test_a_negative_number_of_epochs_is_refused(capsys, runs):
+    assert "--finetune is a number of epochs" in refused(capsys, str(runs / "dense"), "--finetune", "-1")

@@ -11,7 +11,7 @@ from PIL import Image
 from bndl.data import ArraySet, FolderSet, LabelledSet, as_float, load
 from bndl.errors import InputError
 from bndl.features import FeatureSet
-from bndl.train import Loaders, loader
+from bndl.train import Augmented, Loaders, loader
 from bndl.train.loading import Batches
 
 
@@ -195,3 +195,14 @@ def test_nothing_to_learn_from_or_to_choose_by(num_train, num_val):
     words = f"^there are {num_train} training and {num_val} validation examples: both are needed"
     with pytest.raises(InputError, match=words):
         Loaders(images(num_train), images(num_val), batch_size=2)
+
+
+def test_augmented_batches_have_an_order_for_each_pass_and_change_the_inputs():
+    data = images(6)
+    batches = Augmented(data, lambda inputs: inputs + 100, batch_size=2, seed=0)
+    assert len(batches) == 3
+    assert batches.dataset is data
+    first, second = (flat(numbers(batches)) for _ in range(2))
+    assert sorted(first) == sorted(second) == list(range(100, 106))
+    assert first != second
+    assert flat(numbers(Augmented(data, lambda inputs: inputs + 100, batch_size=2, seed=0))) == first

@@ -12,17 +12,20 @@ from bndl.files import replacing
 if TYPE_CHECKING:
     from torch import nn
 
-    from bndl.sparsify import SparsePath
+    from bndl.sparsify import Finetuned, SparsePath
+    from bndl.train import Run
 
 __all__ = ["add_arguments", "run"]
 
 _MODEL, _PICTURE = "model.safetensors", "path.png"
+_BATCH = 128  # examples a step of fine-tuning
 _PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False}  # paths and names may hold brackets
 _EPILOG = """examples:
   bndl sparsify runs/cifar10
   bndl sparsify runs/cifar10 --nnz 0.1
   bndl sparsify runs/cifar10 --features-per-class 5 --out few
-  bndl sparsify runs/cifar10 --max-accuracy-drop 0.5 --json"""
+  bndl sparsify runs/cifar10 --max-accuracy-drop 0.5 --json
+  bndl sparsify runs/cifar10 --features-per-class 3 --finetune 5"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-points", type=int, default=20, metavar="N", help="points of the path (default: 20)")
     parser.add_argument(
         "--mode", choices=("prune", "threshold"), default="prune", help="threshold: the paper's ReLU(w - alpha)"
+    )
+    parser.add_argument(
+        "--finetune",
+        type=int,
+        default=0,
+        metavar="EPOCHS",
+        help="then train the chosen model with its backbone, taught by the dense one; takes as long as training does",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/sparse)")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of cached features (default: RUN/features)")
@@ -68,8 +78,12 @@ class _Kept:
             for name in (_MODEL, _PICTURE):
                 (self.folder / name).unlink(missing_ok=True)
         self.path = path
+        self.write(path.to_dict())
+
+    def write(self, record: dict[str, Any]) -> None:
+        """The figures."""
         with replacing(self.folder / "path.json") as temporary:
-            temporary.write_text(json.dumps(path.to_dict(), indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,12 +92,15 @@ def run(args: argparse.Namespace) -> int:
     from bndl.data import cached_features
     from bndl.sparsify import sparsify
     from bndl.sparsify.run import Target
+    from bndl.store import save
 
     if args.max_accuracy_drop is not None and not 0 <= args.max_accuracy_drop < 100:
         raise InputError(f"--max-accuracy-drop is in points of accuracy, such as 1, got {args.max_accuracy_drop:g}.")
     drop = None if args.max_accuracy_drop is None else args.max_accuracy_drop / 100
     target = Target(args.nnz, args.features_per_class, drop)
-    model, parts = _subject(args.folder)
+    if args.finetune < 0:
+        raise InputError(f"--finetune is a number of epochs, such as 2, got {args.finetune}.")
+    loaded, model, parts = _subject(args.folder)
     target.goals(find_layer(model), args.num_points)  # what is impossible is said before anything is computed
     keep, messages = _Kept(args.out or args.folder / "sparse"), console(stderr=True)
     messages.print(f"{args.folder}: features of {', '.join(f'{len(d):,} {p}' for p, d in parts.items())}", **_PLAIN)
@@ -110,16 +127,36 @@ def run(args: argparse.Namespace) -> int:
         _write(keep.path, keep.folder, messages)
         messages.print(f"interrupted after {len(keep.path)} points, which are kept in {keep.folder}", **_PLAIN)
         return 130
-    wrote = _write(path, keep.folder, messages)
+    wrote, record = _write(path, keep.folder, messages), path.to_dict()
+    tuned = None
+    if args.finetune:
+        try:
+            tuned = _finetuned(path, loaded, parts, args)
+        except KeyboardInterrupt:
+            messages.print(f"interrupted; the model before fine-tuning is kept in {keep.folder}", **_PLAIN)
+            return 130
+        save(tuned.model, keep.folder / _MODEL)
+        record["finetuned"] = tuned.to_dict()
+        keep.write(record)
     if args.json:
-        write_json({"folder": str(keep.folder), **path.to_dict()})
+        write_json({"folder": str(keep.folder), **record})
     else:
-        _tell(path, keep.folder, wrote)
+        _tell(path, tuned, keep.folder, wrote)
     return 0
 
 
-def _subject(folder: Path) -> "tuple[nn.Module, dict[str, Any]]":
-    """The run's model with a decision layer, and the parts of its data that it learns from."""
+def _finetuned(path: "SparsePath", loaded: "Run", parts: dict[str, Any], args: argparse.Namespace) -> "Finetuned":
+    """The chosen model, trained with its backbone on the run's images, augmented as in its recipe."""
+    from bndl.sparsify import finetune
+    from bndl.train import Augment, Augmented, loader
+
+    augment = Augment(loaded.recipe.data.augment, loaded.side)
+    train = Augmented(parts["train"], augment, batch_size=_BATCH, seed=args.seed)
+    return finetune(path, train, loader(parts["val"], batch_size=_BATCH), epochs=args.finetune, seed=args.seed)
+
+
+def _subject(folder: Path) -> "tuple[Run, nn.Module, dict[str, Any]]":
+    """The run, its model with a decision layer, and the parts of its data that it learns from."""
     import torch
 
     from bndl.baselines import get_method
@@ -138,7 +175,7 @@ def _subject(folder: Path) -> "tuple[nn.Module, dict[str, Any]]":
     model = loaded.model if get_method(head).layered else convert(loaded.model)
     if torch.cuda.is_available():
         model.to("cuda")
-    return model, {"train": splits.train, "val": splits.val}
+    return loaded, model, {"train": splits.train, "val": splits.val}
 
 
 def _write(path: "SparsePath", folder: Path, messages: Any) -> list[str]:
@@ -155,15 +192,16 @@ def _write(path: "SparsePath", folder: Path, messages: Any) -> list[str]:
     return wrote
 
 
-def _tell(path: "SparsePath", folder: Path, wrote: list[str]) -> None:
+def _tell(path: "SparsePath", tuned: "Finetuned | None", folder: Path, wrote: list[str]) -> None:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("nnz", "weights a class", "accuracy", "NLL", "ECE", ""):
         table.add_column(heading, justify="right" if heading else "left")
-    for index, point in enumerate(path.points):
+    for index, point in enumerate([*path.points, *([] if tuned is None else [tuned.point])]):
         notes = ["chosen"] if index == path.chosen else []
+        notes += ["fine-tuned"] if index == len(path.points) else []
         notes += [f"{len(point.empty_classes)} classes without a weight"] if point.empty_classes else []
         table.add_row(
             f"{point.nnz:.4f}",
@@ -172,9 +210,11 @@ def _tell(path: "SparsePath", folder: Path, wrote: list[str]) -> None:
             f"{point.nll:.4f}",
             f"{point.ece:.2%}",
             ", ".join(notes),
-            style="bold" if index == path.chosen else "",
+            style="bold" if index in (path.chosen, len(path.points)) else "",
         )
     out = console()
     out.print(table)
     out.print("Measured on half of the validation part, which also chose and calibrated.")
+    if tuned is not None and not tuned.best_epoch:
+        out.print("Fine-tuning brought nothing: the model is the one that was chosen.")
     out.print(f"Written to {folder}: {', '.join(wrote)}", **_PLAIN)

@@ -28,7 +28,16 @@ from bndl.metrics.figures import FIGURES
 from bndl.sparsify.run import follow, refined
 from bndl.sparsify.walk import Goal
 
-__all__ = ["Point", "bndl_path", "draw_paths", "elastic_net_path", "paths_of", "threshold_path"]
+__all__ = [
+    "Point",
+    "bndl_path",
+    "dense_point",
+    "draw_paths",
+    "elastic_net_path",
+    "paths_of",
+    "point_of",
+    "threshold_path",
+]
 
 # of the weights, down to one a class
 _SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.1, 0.08, 0.06, 0.042, 0.03, 0.02, 0.015, 0.01, 0.006, 0.004, 0.002)
@@ -63,7 +72,7 @@ def bndl_path(
     goals = [Goal(count) for count in sorted({C, *wanted}, reverse=True)]
     for point in follow(layer, subject.train, subject.val, goals, mode=mode, seed=seed):
         layer.load_state_dict(refined(point, layer, subject.train, subject.val, seed=seed).state)
-        yield _point(name, BNDL().predictor(layer, seed=seed), subject)
+        yield point_of(name, BNDL().predictor(layer, seed=seed), subject)
 
 
 def threshold_path(subject: Subject, *, seed: int = 0) -> Iterator[Point]:
@@ -81,7 +90,7 @@ def elastic_net_path(subject: Subject, *, seed: int = 0) -> Iterator[Point]:
     from bndl.baselines.elastic_net import path
 
     for step in path(subject.train, subject.val, seed=seed):
-        yield _point("elastic-net", Dense().predictor(step.head), subject)
+        yield point_of("elastic-net", Dense().predictor(step.head), subject)
 
 
 def paths_of(
@@ -103,10 +112,11 @@ def paths_of(
 def dense_point(subject: Subject) -> Point:
     """The dense head as it is."""
     head: nn.Module = subject.head
-    return _point("dense", Dense().predictor(head), subject)
+    return point_of("dense", Dense().predictor(head), subject)
 
 
-def _point(method: str, fitted: Fitted, subject: Subject) -> Point:
+def point_of(method: str, fitted: Fitted, subject: Subject) -> Point:
+    """What a fitted head reaches on the test part."""
     test = Examples.cat([Examples.of(fitted.predict(h), labels) for h, labels in feature_batches(subject.test)])
     kinds = {kind.key: float(kind.of(test, None)) for kind in FIGURES if kind.key in ("accuracy", "nll", "ece")}
     return Point(method, fitted.size.nnz, **kinds)

@@ -27,7 +27,7 @@ from bndl.sparsify.path import SparsePath, SparsePoint
 from bndl.sparsify.refit import Head, Pool
 from bndl.sparsify.walk import Goal, sweep, walk
 
-__all__ = ["Mode", "Target", "follow", "parts", "refined", "sparsify"]
+__all__ = ["Mode", "Target", "clean", "follow", "measured", "parts", "refined", "sparsify"]
 
 Mode = Literal["prune", "threshold"]
 DEFAULT_DROP = 0.01
@@ -204,7 +204,7 @@ def follow(
     with torch.enable_grad():
         calibrate(dense, judge if val is None else val, generator=generator, num_steps=_STEPS)
     dense.requires_grad_(False)
-    yield _measured(dense, judge, seed=seed)
+    yield measured(dense, judge, seed=seed)
     if not goals:
         return
     start, pool = Head.of(dense), Pool.of(dense, fitting, generator=generator)
@@ -219,10 +219,10 @@ def follow(
         sparse = copy.deepcopy(dense)
         _write(sparse, head)
         quieter = tune_noise(sparse, judge, start=quieter, generator=generator)
-        _clean(sparse)
+        clean(sparse)
         if sparse.num_weights() < before:  # a fit leaves fewer than it may, so the goal may have been met already
             before = sparse.num_weights()
-            yield _measured(sparse, judge, seed=seed)
+            yield measured(sparse, judge, seed=seed)
 
 
 def refined(
@@ -235,8 +235,8 @@ def refined(
     sparse.load_state_dict(point.state)
     with torch.enable_grad():
         calibrate(sparse, judge, generator=generator, num_steps=_STEPS)
-    _clean(sparse.requires_grad_(False))
-    found = _measured(sparse, judge, seed=seed)
+    clean(sparse.requires_grad_(False))
+    found = measured(sparse, judge, seed=seed)
     return found if found.nll < point.nll and found.weights == point.weights else point
 
 
@@ -258,13 +258,14 @@ def _write(layer: DecisionLayer, head: Head) -> None:
 
 
 @torch.no_grad()
-def _clean(layer: DecisionLayer) -> None:
+def clean(layer: DecisionLayer) -> None:
     """Weights that count as none are none."""
     layer.weight.masked_fill_(layer.weight - layer.alpha_phi <= ACTIVE_ABOVE, layer.alpha_phi)
 
 
 @torch.no_grad()
-def _measured(layer: DecisionLayer, data: FeatureSet, *, seed: int) -> SparsePoint:
+def measured(layer: DecisionLayer, data: FeatureSet, *, seed: int) -> SparsePoint:
+    """The figures of a layer on ``data``, and a copy of its parameters."""
     S = max(20, min(200, _MEASURED // (len(data) * layer.weight.numel())))
     decider = Decider(layer, num_samples=S, seed=seed)
     parts = [decider(block.to(layer.weight)) for block in data.features.split(1024)]

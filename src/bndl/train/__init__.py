@@ -10,7 +10,7 @@ except ImportError as error:
     raise MissingExtraError("training by recipes", extra="train") from error
 
 from bndl.train.augment import Augment
-from bndl.train.loading import Loaders, loader
+from bndl.train.loading import Augmented, Loaders, loader
 from bndl.train.module import Classifier, Optimization
 from bndl.train.recipe import Recipe, list_recipes, load_recipe
 from bndl.train.record import Launch
@@ -18,6 +18,7 @@ from bndl.train.run import Outcome, Run, load_run, train
 
 __all__ = [
     "Augment",
+    "Augmented",
     "Classifier",
     "Launch",
     "Loaders",

@@ -1,7 +1,7 @@
 """Batches for the engine: the same order for the same seed and epoch, on one process or on many."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from bndl.data import ArraySet, LabelledSet
 from bndl.errors import InputError
 from bndl.features import FeatureSet
 
-__all__ = ["Batches", "Loaders", "loader", "num_workers"]
+__all__ = ["Augmented", "Batches", "Loaders", "loader", "num_workers"]
 
 Batch = tuple[Tensor, Tensor]
 
@@ -91,6 +91,33 @@ def loader(
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # leaves the global one alone
     )
+
+
+class Augmented:
+    """Shuffled batches whose inputs are augmented, for a loop that is not Lightning's; each pass has an order of its own.
+
+    Args:
+        data: examples as they are stored.
+        augment: inputs (B, ...) to inputs, at random, such as :class:`bndl.train.Augment`.
+        batch_size: examples a batch.
+        seed: of the order.
+    """
+
+    def __init__(
+        self, data: LabelledSet, augment: Callable[[Tensor], Tensor], *, batch_size: int, seed: int = 0
+    ) -> None:
+        self.dataset, self.augment, self.passes = data, augment, 0
+        self.loader = loader(data, batch_size=batch_size, shuffle=True, seed=seed)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        sampler = getattr(self.loader.batch_sampler, "sampler", None)
+        assert isinstance(sampler, DistributedSampler)
+        sampler.set_epoch(self.passes)
+        self.passes += 1
+        return ((self.augment(inputs), labels) for inputs, labels in self.loader)
 
 
 class Loaders(L.LightningDataModule):
