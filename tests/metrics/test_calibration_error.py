@@ -6,7 +6,7 @@ import torch
 from torchmetrics.classification import MulticlassCalibrationError
 
 from bndl import InputError
-from bndl.metrics import calibration_error, expected_calibration_error, reliability
+from bndl.metrics import calibration_error, calibration_floor, expected_calibration_error, reliability
 
 
 def some_probs(seed=0, size=(400, 5)):
@@ -113,3 +113,20 @@ def test_a_bad_input_is_told_in_a_sentence(metric):
         metric(torch.tensor([0.5, 0.5]), right, num_bins=0)
     with pytest.raises(InputError, match="correct is of 2 examples, the other argument of 3"):
         metric(torch.tensor([0.5, 0.5, 0.5]), right)
+
+
+@pytest.mark.parametrize("num", [300, 5000])
+def test_the_floor_is_what_labels_drawn_from_the_confidences_give(num):
+    generator = torch.Generator().manual_seed(0)
+    confidence = 0.1 + 0.9 * torch.rand(num, generator=generator, dtype=torch.float64).sqrt()
+    drawn = [torch.rand(num, generator=generator, dtype=torch.float64) < confidence for _ in range(300)]
+    mean = sum(float(calibration_error(confidence, correct)) for correct in drawn) / len(drawn)
+    assert float(calibration_floor(confidence)) == pytest.approx(mean, rel=0.04)
+
+
+def test_the_floor_of_the_sure_is_zero_and_falls_with_the_root_of_the_number():
+    assert float(calibration_floor(torch.ones(50))) == 0
+    few, many = (float(calibration_floor(torch.full((num,), 0.7))) for num in (100, 10_000))
+    assert few == pytest.approx(10 * many)
+    with pytest.raises(InputError, match="num_bins"):
+        calibration_floor(torch.ones(3), num_bins=0)

@@ -12,7 +12,13 @@ from bndl.errors import MissingExtraError
 from bndl.metrics.accuracy import accuracy
 from bndl.metrics.bootstrap import Figure, estimate, estimate_all, resamples
 from bndl.metrics.brier import brier_score
-from bndl.metrics.calibration import Reliability, calibration_error, expected_calibration_error, reliability
+from bndl.metrics.calibration import (
+    Reliability,
+    calibration_error,
+    calibration_floor,
+    expected_calibration_error,
+    reliability,
+)
 from bndl.metrics.deciles import Deciles, accuracy_by_decile
 from bndl.metrics.detection import auroc, average_precision, fpr_at_tpr
 from bndl.metrics.examples import Examples
@@ -62,6 +68,7 @@ __all__ = [
     "best_threshold",
     "brier_score",
     "calibration_error",
+    "calibration_floor",
     "certain_at",
     "effective_features",
     "estimate",

@@ -1,5 +1,6 @@
 """Whether probabilities mean what they say: calibration error, with bins of equal width or equal mass."""
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from bndl.metrics.ranking import before, rank
 __all__ = [
     "Reliability",
     "calibration_error",
+    "calibration_floor",
     "check_num_bins",
     "confidence_of",
     "equal_width_bins",
@@ -60,6 +62,28 @@ def calibration_error(
         gaps = rows @ table
     error = gaps.abs().sum(dim=1) / rows.sum(dim=1)
     return error[0] if weights is None else error
+
+
+def calibration_floor(confidence: Tensor, *, num_bins: int = 15) -> Tensor:
+    r"""The :func:`calibration_error` that chance alone gives a model whose probabilities are exactly right.
+
+    .. math:: \frac{1}{N} \sum_b \mathbb{E}\Bigl|\sum_{i \in b} (y_i - c_i)\Bigr|
+        \approx \frac{1}{N} \sum_b \sqrt{\frac{2}{\pi} \sum_{i \in b} c_i (1 - c_i)},
+        \qquad y_i \sim \mathrm{Bernoulli}(c_i)
+
+    An error near it shows no fault of the model, and of two models near it neither is shown to be the better one.
+
+    Args:
+        confidence: (N,) probability of the decision.
+        num_bins: number of bins of equal width.
+    Returns:
+        float64, dims ().
+    """
+    confidence = as_scores("confidence", confidence, low=0.0, high=1.0 + 1e-6).clamp(max=1.0)
+    check_num_bins(num_bins)
+    variance = equal_width_bins(confidence, num_bins).bincount(confidence * (1 - confidence), minlength=num_bins)
+    floor: Tensor = (variance * (2 / math.pi)).sqrt().sum() / len(confidence)
+    return floor
 
 
 def expected_calibration_error(
