@@ -141,3 +141,8 @@ def test_a_layer_alone_has_no_backbone_to_train(digits):
     own = bndl.sparsify(layer, digits[0], digits[1], features_per_class=2, num_points=2)
     with pytest.raises(bndl.InputError, match="no backbone"):
         bndl.finetune(own, digits[0], digits[1])
+
+
+def test_a_last_batch_of_one_does_not_stop_batch_norm(path, digits):
+    uneven = TensorDataset(*(tensor[:129] for tensor in digits[0].tensors))
+    assert bndl.finetune(path, uneven, digits[1], epochs=1, batch_size=64).epochs[1].train_loss > 0

@@ -157,10 +157,11 @@ def whole_task(
     if validation is None:
         raise InputError("with freeze=False give a val_loader: what the backbone learns from cannot also judge it.")
     if isinstance(loader, Dataset):
-        loader = DataLoader(loader, batch_size=batch_size, shuffle=True)
+        alone = isinstance(loader, Sized) and len(loader) > 1 and len(loader) % batch_size == 1
+        loader = DataLoader(loader, batch_size=batch_size, shuffle=True, drop_last=alone)  # one has no batch statistics
     data = getattr(loader, "dataset", None)
     if not isinstance(loader, Sized) or (data is not None and not isinstance(data, Sized)) or len(loader) == 0:
-        raise InputError("with freeze=False the train_loader must have a positive length, as a DataLoader has.")
+        raise InputError("to train a whole model the train_loader must have a positive length, as a DataLoader has.")
     layer = find_layer(model)
 
     def batches() -> Iterator[tuple[Inputs, Tensor]]:
