@@ -17,14 +17,14 @@ from bndl.layer import DecisionLayer
 from bndl.objective import Objective, kl
 from bndl.progress import track
 
-__all__ = ["Epoch", "Kept", "Step", "Task", "autograd_step", "train_weights"]
+__all__ = ["FEWEST", "Epoch", "Kept", "Step", "Task", "autograd_step", "train_weights"]
 
 Step: TypeAlias = Callable[[Any, Tensor, float], Tensor]
 """(inputs, labels, beta) -> the loss of a batch; its gradients are left in the parameters' ``.grad``."""
 
 _WARM_UP = 0.1  # share of the steps over which the learning rate and beta rise
 _QUIET = 50.0  # the Weibull shape while weights learn: more noise costs accuracy, and is fitted afterwards anyhow
-_FEWEST = 10  # validation examples without which the start is kept, whatever they say
+FEWEST = 10  # validation examples without which the start is kept, whatever they say
 _PATIENCE = 3  # epochs in a row that are no better than the best so far
 
 
@@ -51,13 +51,15 @@ class Task:
 
 @dataclass
 class Kept:
-    """What is best so far: its epoch, learning rate, validation losses (N,) and weights, and the history that led there."""
+    """What is best so far: its epoch, learning rate, validation losses (N,) and weights, the history that led there, and
+    whether it came to an end before its time."""
 
     lr: float
     losses: Tensor
     state: dict[str, Any]
     history: list[Epoch]
     epoch: int = 0
+    interrupted: bool = False
 
 
 def train_weights(
@@ -66,9 +68,11 @@ def train_weights(
     epochs: int,
     rates: Sequence[float],
     progress: bool | None,
+    *,
+    stoppable: bool = False,
 ) -> Kept:
     """Train at one rate after the other, while that pays, and leave the module at what was best on the validation data, also
-    when interrupted."""
+    when interrupted; ``stoppable``: an interrupt is then no error, but the end."""
     start, modes = scaled_nll(layer, task.validation()), [(m, m.training) for m in task.module.modules()]
     origin, history = copy.deepcopy(task.module.state_dict()), [Epoch(0, math.nan, float(start.mean()))]
     best = Kept(rates[0], start, origin, history)
@@ -86,6 +90,10 @@ def train_weights(
                 best = tried if tried.epoch > 0 or rate == rates[0] else best
             if not tried.epoch:
                 break
+    except KeyboardInterrupt:
+        if not stoppable:
+            raise
+        best.interrupted = True
     finally:
         task.module.load_state_dict(best.state)
         for module, mode in modes:
@@ -159,7 +167,7 @@ def autograd_step(module: nn.Module, num_data: int, objective: Objective) -> Ste
 
 def _is_clearly_better(losses: Tensor, start: Tensor) -> bool:
     """Whether the mean fell by more than two standard errors: a pretrained head is not given up for noise."""
-    if len(losses) < _FEWEST:
+    if len(losses) < FEWEST:
         return False
     gain = start - losses
     return bool(gain.mean() > 2 * gain.std(correction=0) / math.sqrt(len(gain)))

@@ -15,7 +15,7 @@ from bndl.errors import InputError
 from bndl.layer import DecisionLayer
 from bndl.progress import track
 
-__all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass", "passed", "portion"]
+__all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass", "paired", "passed", "portion"]
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
 Head: TypeAlias = nn.Linear | DecisionLayer
@@ -99,7 +99,11 @@ def _is_pair(x: Any) -> bool:
     return isinstance(x, tuple) and len(x) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in x)
 
 
-def _paired(x: Any, labels: Any) -> Dataset[tuple[Tensor, ...]]:
+def paired(data: Any) -> Any:
+    """One labelled batch as a data set, anything else as it is."""
+    if not _is_pair(data):
+        return data
+    x, labels = data
     if len(x) != len(labels):
         raise InputError(f"there are {len(x)} examples and {len(labels)} labels: give one label for each.")
     return TensorDataset(_tensor(x), _tensor(labels))
@@ -209,8 +213,7 @@ def extract(model: nn.Module, data: Any, *, batch_size: int = 256, progress: boo
     features, labels = [], []
     layer = find_layer(model)
     with evaluating(model):
-        labelled = _paired(*data) if _is_pair(data) else data
-        for batch in track(iterate(labelled, batch_size=batch_size), "features", progress=progress):
+        for batch in track(iterate(paired(data), batch_size=batch_size), "features", progress=progress):
             inputs, target = split_batch(batch)
             if target is None:
                 raise InputError("labels are needed: give batches (inputs, labels), or dicts with a 'labels' key.")

@@ -4,7 +4,7 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,13 +19,13 @@ from bndl.convert import find_layer
 from bndl.decide import Decider
 from bndl.elbo import Epoch, Step, Task, autograd_step, train_weights
 from bndl.errors import InputError
-from bndl.features import FeatureSet, Inputs, check_labels, extract, split_batch
+from bndl.features import FeatureSet, Inputs, check_labels, extract, paired, split_batch
 from bndl.head_step import HeadStep
 from bndl.layer import DecisionLayer
 from bndl.objective import Objective, resolve
 from bndl.predict import about_empty, decide_all
 
-__all__ = ["HELD_OUT", "Epoch", "FitResult", "fit", "hold_out", "seeded", "whole_task"]
+__all__ = ["HELD_OUT", "Epoch", "FitResult", "fit", "hold_out", "seeded", "sized_loader"]
 
 HELD_OUT = 5  # one in so many training examples is kept for validation when none are given
 _RATES = (1e-3, 1e-2, 1e-1)  # a head in use wants none of them, one that hardly learnt the last
@@ -108,7 +108,7 @@ def fit(
             task = _frozen_task(layer, train, rows, val, batch_size, chosen, generator)
         else:
             validation = None if val_loader is None else partial(read, val_loader)
-            task = whole_task(model, train_loader, validation, batch_size, chosen)
+            task = _whole_task(model, train_loader, validation, batch_size, chosen)
         before = _nll(layer, task.validation())
         rates = (lr,) if lr is not None else _RATES if freeze else _RATES[:1]
         kept = train_weights(task, layer, epochs, rates, progress)
@@ -146,35 +146,42 @@ def _frozen_task(
     return Task(layer, math.ceil(len(rows) / batch_size), batches, lambda: val, objective.beta, start)
 
 
-def whole_task(
+def _whole_task(
     model: nn.Module,
     loader: Any,
     validation: Callable[[], FeatureSet] | None,
     batch_size: int,
     objective: Objective,
 ) -> Task:
-    """The model with its backbone, on batches of inputs; ``validation`` reads the features that its backbone has by then."""
     if validation is None:
         raise InputError("with freeze=False give a val_loader: what the backbone learns from cannot also judge it.")
-    if isinstance(loader, Dataset):
-        alone = isinstance(loader, Sized) and len(loader) > 1 and len(loader) % batch_size == 1
-        loader = DataLoader(loader, batch_size=batch_size, shuffle=True, drop_last=alone)  # one has no batch statistics
-    data = getattr(loader, "dataset", None)
-    if not isinstance(loader, Sized) or (data is not None and not isinstance(data, Sized)) or len(loader) == 0:
-        raise InputError("to train a whole model the train_loader must have a positive length, as a DataLoader has.")
+    loader = sized_loader(loader, batch_size)
     layer = find_layer(model)
 
     def batches() -> Iterator[tuple[Inputs, Tensor]]:
-        assert isinstance(loader, Iterable)
         for batch in loader:
             inputs, labels = split_batch(batch)
             if labels is None:
                 raise InputError("labels are needed: give batches (inputs, labels), or dicts with a 'labels' key.")
             yield inputs, check_labels(labels, layer.out_features, count=len(labels)).to(layer.weight.device)
 
+    data = getattr(loader, "dataset", None)
     num_data = len(data) if data is not None else sum(len(labels) for _, labels in batches())
     start = partial(autograd_step, model, num_data, objective)
     return Task(model, len(loader), batches, validation, objective.beta, start)
+
+
+def sized_loader(loader: Any, batch_size: int) -> Any:
+    """Shuffled batches of a data set or of one pair (inputs, labels), or the loader that was given; it has a length."""
+    loader = paired(loader)
+    if isinstance(loader, Dataset) and isinstance(loader, Sized) and len(loader):
+        alone = len(loader) > 1 and len(loader) % batch_size == 1  # one example has no batch statistics
+        loader = DataLoader(loader, batch_size=batch_size, shuffle=True, drop_last=alone)
+    data = getattr(loader, "dataset", None)
+    unsized = data is not None and not isinstance(data, Sized)
+    if unsized or not isinstance(loader, Sized) or not hasattr(loader, "__iter__") or len(loader) == 0:
+        raise InputError("to train a whole model the train_loader must have a positive length, as a DataLoader has.")
+    return loader
 
 
 def _calibrate(layer: DecisionLayer, data: FeatureSet, generator: torch.Generator) -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 import bndl
 from bndl.cli import main
 from bndl.cli import sparsify as command
+from bndl.data import load_splits
 from bndl.layer import DecisionLayer
-from bndl.sparsify import finetuning
 from bndl.train import load_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -125,34 +126,58 @@ def test_no_model_lies_beside_the_figures_of_another(runs, tmp_path, monkeypatch
     assert {file.name for file in tmp_path.iterdir()} == {"path.json"}
 
 
-def test_fine_tuning_trains_the_backbone_and_is_written_down(capsys, learnt, tmp_path, monkeypatch):
-    monkeypatch.setattr("bndl.calibrate._STEPS", 20)
-    arguments = [str(learnt), "--features-per-class", "1", *QUICK, "--finetune", "8", "--out", str(tmp_path)]
-    assert main(["sparsify", *arguments]) == 0
+@pytest.fixture(scope="module")
+def tuned(learnt, tmp_path_factory):
+    """The folder that --finetune writes to."""
+    out = tmp_path_factory.mktemp("tuned")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bndl.calibrate._STEPS", 20)
+        arguments = [str(learnt), "--features-per-class", "1", *QUICK, "--finetune", "8", "--out", str(out)]
+        assert main(["sparsify", *arguments]) == 0
+    return out
+
+
+def test_fine_tuning_trains_the_backbone_and_is_written_down(learnt, tuned):
+    record = json.loads((tuned / "path.json").read_text())
+    figures, chosen = record["finetuned"], record["points"][record["chosen"]]
+    assert len(figures["val_nll"]) == 9
+    assert figures["best_epoch"] > 0
+    assert figures["weights"] <= chosen["weights"]
+    assert figures["nll"] < chosen["nll"]
+    sparse, after = (
+        bndl.load(tuned / f"{name}.safetensors", backbone=load_run(learnt).model) for name in ("model", "finetuned")
+    )
+    kept = {name: value for name, value in load_run(learnt).model.named_parameters() if "fc" not in name}
+    moved = [
+        [name for name, value in model.named_parameters() if name in kept and not torch.equal(value, kept[name])]
+        for model in (sparse, after)
+    ]
+    assert not moved[0]
+    assert moved[1]
+
+
+def test_other_commands_take_the_fine_tuned_model(capsys, learnt, tuned, tmp_path):
+    head, answers = str(tuned / "finetuned.safetensors"), tmp_path / "answers.parquet"
+    assert main(["explain", str(learnt), "--head", head, "--example", "3", "--out", str(tmp_path / "why.png")]) == 0
     assert "fine-tuned" in capsys.readouterr().out
-    record = json.loads((tmp_path / "path.json").read_text())
-    tuned, chosen = record["finetuned"], record["points"][record["chosen"]]
-    assert len(tuned["val_nll"]) == 9
-    assert tuned["best_epoch"] > 0
-    assert tuned["weights"] <= chosen["weights"]
-    assert tuned["nll"] < chosen["nll"]
-    before, after = (load_run(learnt).model for _ in range(2))
-    after = bndl.load(tmp_path / "model.safetensors", backbone=after)
-    kept = dict(before.named_parameters())
-    moved = [name for name, value in after.named_parameters() if name in kept and not torch.equal(value, kept[name])]
-    assert moved
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.fromarray(load_splits("digits").test[0][0][0].numpy()).save(images / "one.png")
+    assert main(["predict", str(learnt), str(images), "--head", head, "--out", str(answers)]) == 0
+    assert answers.is_file()
 
 
-def test_an_interrupt_of_fine_tuning_keeps_the_sparse_model(capsys, runs, tmp_path, monkeypatch):
+def test_an_interrupt_of_fine_tuning_keeps_the_best_so_far(capsys, learnt, tmp_path, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finetuning, "train_weights", interrupted)
-    arguments = [str(runs / "dense"), "--nnz", "0.2", *QUICK, "--finetune", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr("bndl.elbo._epoch", interrupted)
+    arguments = [str(learnt), "--nnz", "0.2", *QUICK, "--finetune", "1", "--out", str(tmp_path)]
     assert main(["sparsify", *arguments]) == 130
-    assert "before fine-tuning is kept" in capsys.readouterr().err
-    assert "finetuned" not in json.loads((tmp_path / "path.json").read_text())
-    assert bndl.load(tmp_path / "model.safetensors", backbone=load_run(runs / "dense").model)
+    assert "interrupted" in capsys.readouterr().out
+    assert json.loads((tmp_path / "path.json").read_text())["finetuned"]["best_epoch"] == 0
+    for name in ("model", "finetuned"):
+        assert bndl.load(tmp_path / f"{name}.safetensors", backbone=load_run(learnt).model)
 
 
 def test_a_negative_number_of_epochs_is_refused(capsys, runs):

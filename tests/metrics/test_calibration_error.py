@@ -124,6 +124,14 @@ def test_the_floor_is_what_labels_drawn_from_the_confidences_give(num):
     assert float(calibration_floor(confidence)) == pytest.approx(mean, rel=0.04)
 
 
+@pytest.mark.parametrize(("num", "confidence"), [(300, 0.9999), (1, 0.99), (20, 0.999)])
+def test_the_floor_holds_where_errors_are_rare(num, confidence):
+    hits = torch.distributions.Binomial(num, torch.tensor(confidence, dtype=torch.float64))
+    count = torch.arange(num + 1, dtype=torch.float64)
+    expected = float((hits.log_prob(count).exp() * (count - num * confidence).abs()).sum() / num)
+    assert float(calibration_floor(torch.full((num,), confidence))) == pytest.approx(expected, rel=0.05)
+
+
 def test_the_floor_of_the_sure_is_zero_and_falls_with_the_root_of_the_number():
     assert float(calibration_floor(torch.ones(50))) == 0
     few, many = (float(calibration_floor(torch.full((num,), 0.7))) for num in (100, 10_000))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-_MODEL, _PICTURE = "model.safetensors", "path.png"
+_MODEL, _TUNED, _PICTURE = "model.safetensors", "finetuned.safetensors", "path.png"
 _BATCH = 128  # examples a step of fine-tuning
 _PLAIN: dict[str, Any] = {"soft_wrap": True, "markup": False}  # paths and names may hold brackets
 _EPILOG = """examples:
@@ -75,7 +75,7 @@ class _Kept:
     def __call__(self, path: "SparsePath") -> None:
         """Save the figures of the path so far."""
         if self.path is None:
-            for name in (_MODEL, _PICTURE):
+            for name in (_MODEL, _TUNED, _PICTURE):
                 (self.folder / name).unlink(missing_ok=True)
         self.path = path
         self.write(path.to_dict())
@@ -128,31 +128,26 @@ def run(args: argparse.Namespace) -> int:
         messages.print(f"interrupted after {len(keep.path)} points, which are kept in {keep.folder}", **_PLAIN)
         return 130
     wrote, record = _write(path, keep.folder, messages), path.to_dict()
-    tuned = None
-    if args.finetune:
-        try:
-            tuned = _finetuned(path, loaded, parts, args)
-        except KeyboardInterrupt:
-            messages.print(f"interrupted; the model before fine-tuning is kept in {keep.folder}", **_PLAIN)
-            return 130
-        save(tuned.model, keep.folder / _MODEL)
+    tuned = _finetuned(path, loaded, parts, args.finetune) if args.finetune else None
+    if tuned is not None:
+        wrote.append(save(tuned.model, keep.folder / _TUNED).name)
         record["finetuned"] = tuned.to_dict()
         keep.write(record)
     if args.json:
         write_json({"folder": str(keep.folder), **record})
     else:
         _tell(path, tuned, keep.folder, wrote)
-    return 0
+    return 130 if tuned is not None and tuned.interrupted else 0
 
 
-def _finetuned(path: "SparsePath", loaded: "Run", parts: dict[str, Any], args: argparse.Namespace) -> "Finetuned":
+def _finetuned(path: "SparsePath", loaded: "Run", parts: dict[str, Any], epochs: int) -> "Finetuned":
     """The chosen model, trained with its backbone on the run's images, augmented as in its recipe."""
     from bndl.sparsify import finetune
     from bndl.train import Augment, Augmented, loader
 
     augment = Augment(loaded.recipe.data.augment, loaded.side)
-    train = Augmented(parts["train"], augment, batch_size=_BATCH, seed=args.seed)
-    return finetune(path, train, loader(parts["val"], batch_size=_BATCH), epochs=args.finetune, seed=args.seed)
+    train = Augmented(parts["train"], augment, batch_size=_BATCH, seed=path.seed)
+    return finetune(path, train, loader(parts["val"], batch_size=_BATCH), epochs=epochs)
 
 
 def _subject(folder: Path) -> "tuple[Run, nn.Module, dict[str, Any]]":
@@ -216,5 +211,7 @@ def _tell(path: "SparsePath", tuned: "Finetuned | None", folder: Path, wrote: li
     out.print(table)
     out.print("Measured on half of the validation part, which also chose and calibrated.")
     if tuned is not None and not tuned.best_epoch:
-        out.print("Fine-tuning brought nothing: the model is the one that was chosen.")
+        out.print("Fine-tuning brought nothing that held-out examples show: the model is the one that was chosen.")
+    if tuned is not None and tuned.interrupted:
+        out.print("It was interrupted: the best epoch so far is kept.")
     out.print(f"Written to {folder}: {', '.join(wrote)}", **_PLAIN)

@@ -18,6 +18,7 @@ from bndl.errors import FileError, InputError
 from bndl.evaluation.of_run import limited
 from bndl.features import extract
 from bndl.layer import DecisionLayer
+from bndl.sparsify.finetuning import FINETUNED
 from bndl.store import load, read_header
 from bndl.train import Run, load_run, loader
 from bndl.train.network import read_splits
@@ -112,7 +113,8 @@ def load_subject(
     about = [f"{run.recipe.name}, {kind} head"]
     if head is not None:
         model = _with_head(run, Path(head))
-        about.append(f"the head is that of {Path(head).name}")
+        tuned = FINETUNED in find_layer(model).origin
+        about.append(f"the head is that of {Path(head).name}" + (", its backbone fine-tuned with it" if tuned else ""))
     elif dense is None:
         model = run.model
         if kind == "nmf":
@@ -147,7 +149,7 @@ def _fit_noise(subject: Subject) -> str:
 
 
 def _with_head(run: Run, path: Path) -> nn.Module:
-    """A model that was made from the run's, on a backbone that must be the run's own."""
+    """A model that was made from the run's, on a backbone that must be the run's own, or fine-tuned from it."""
     header = read_header(path)
     fresh = copy.deepcopy(run.model)
     before = fresh.state_dict()
@@ -164,7 +166,7 @@ def _with_head(run: Run, path: Path) -> nn.Module:
         raise FileError(f"{path} is no head of {run.folder} (its classes are others): give one made from it.")
     after = {key: value for key, value in model.state_dict().items() if not key.startswith(prefix)}
     odd = [key for key, value in after.items() if key not in before or not torch.equal(value, before[key])]
-    if odd:
+    if odd and FINETUNED not in layer.origin:
         raise FileError(
             f"{path} is no head of {run.folder} (another backbone, first at {odd[0]}): give one made from it."
         )

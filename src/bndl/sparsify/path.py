@@ -57,6 +57,8 @@ class SparsePath:
         model: the model that was given.
         mode: how the path was made.
         seconds: time taken, the backbone's pass included.
+        seed: of everything random in it, such as which half of the validation examples judged.
+        judge: sum of the features of each example that judged, which tells them from others.
     """
 
     points: tuple[SparsePoint, ...]
@@ -64,6 +66,8 @@ class SparsePath:
     model: nn.Module = field(repr=False)
     mode: str = "prune"
     seconds: float = 0.0
+    seed: int = 0
+    judge: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.points)

@@ -27,7 +27,7 @@ from bndl.sparsify.path import SparsePath, SparsePoint
 from bndl.sparsify.refit import Head, Pool
 from bndl.sparsify.walk import Goal, sweep, walk
 
-__all__ = ["Mode", "Target", "clean", "follow", "measured", "parts", "refined", "sparsify"]
+__all__ = ["Mode", "Target", "about_missing", "clean", "follow", "measured", "parts", "refined", "sparsify"]
 
 Mode = Literal["prune", "threshold"]
 DEFAULT_DROP = 0.01
@@ -155,11 +155,14 @@ def sparsify(
             "too few examples to hold any out: figures are of those that the weights learn from.", stacklevel=2
         )
     points: list[SparsePoint] = []
+    judge = (
+        parts(train, val, torch.Generator(layer.weight.device).manual_seed(seed))[1].features.sum(dim=1).float().cpu()
+    )
     for point in track(
         _Sized(follow(layer, train, val, goals, mode=mode, seed=seed), 1 + len(goals)), "sparsify", progress=progress
     ):
         points.append(point)
-        path = SparsePath(tuple(points), target.choose(points), model, mode, time.monotonic() - started)
+        path = SparsePath(tuple(points), target.choose(points), model, mode, time.monotonic() - started, seed, judge)
         if keep is not None:
             keep(path)
     points[path.chosen] = refined(path.point, layer, train, val, seed=seed)
@@ -167,9 +170,15 @@ def sparsify(
     if keep is not None:
         keep(path)
     if path.point.empty_classes:
-        what = named(list(path.point.empty_classes))
-        warnings.warn(f"{what} no weight left: ask for more weights, or mode='prune', which leaves one.", stacklevel=2)
+        warnings.warn(about_missing(path.point), stacklevel=2)
     return path
+
+
+def about_missing(point: SparsePoint) -> str:
+    """Classes that no feature can speak for any more."""
+    return (
+        f"{named(list(point.empty_classes))} no weight left: ask for more weights, or mode='prune', which leaves one."
+    )
 
 
 class _Sized:

@@ -96,6 +96,8 @@ def loader(
 class Augmented:
     """Shuffled batches whose inputs are augmented, for a loop that is not Lightning's; each pass has an order of its own.
 
+    An incomplete last batch is left out, as by :func:`loader`.
+
     Args:
         data: examples as they are stored.
         augment: inputs (B, ...) to inputs, at random, such as :class:`bndl.train.Augment`.
