@@ -113,8 +113,8 @@ def load_subject(
     about = [f"{run.recipe.name}, {kind} head"]
     if head is not None:
         model = _with_head(run, Path(head))
-        tuned = FINETUNED in find_layer(model).origin
-        about.append(f"the head is that of {Path(head).name}" + (", its backbone fine-tuned with it" if tuned else ""))
+        about.append(f"the head is that of {Path(head).name}")
+        about += ["the backbone was fine-tuned with it"] if FINETUNED in find_layer(model).origin else []
     elif dense is None:
         model = run.model
         if kind == "nmf":
