@@ -102,10 +102,6 @@ class Pool:
         """The same examples with what a head says of them, its logits times ``scale``, as targets."""
         return replace(self, soft=torch.cat([(head.logits(t) * scale).softmax(1) for t in self.z.split(4096)]))
 
-    def columns(self, columns: Tensor) -> "Pool":
-        """The same with some features only."""
-        return replace(self, z=self.z[:, columns], scale=self.scale[columns])
-
     def residuals(self, logits: Tensor, rows: slice) -> Tensor:
         """Probabilities minus targets (B, C): the slope of the loss in the logits."""
         probs = logits.softmax(dim=1)
@@ -159,30 +155,23 @@ def slopes(head: Head, pool: Pool) -> Slopes:
 def refit(head: Head, mask: Tensor, pool: Pool, *, passes: float, generator: torch.Generator) -> Head:
     """Train the weights under ``mask`` (C, K), from where they are, with a warm-up and a cosine decay."""
     columns = mask.any(dim=0).nonzero().flatten()
-    if len(columns) <= mask.size(1) // 2:
-        found = refit(
-            Head(head.weight[:, columns], head.bias),
-            mask[:, columns],
-            pool.columns(columns),
-            passes=passes,
-            generator=generator,
-        )
-        return Head(torch.zeros_like(head.weight).index_copy_(1, columns, found.weight), found.bias)
-    allowed = mask.to(head.weight.dtype)
-    u, bias = head.weight * allowed, head.bias.clone()
+    few = len(columns) <= mask.size(1) // 2  # then only these are read
+    allowed = (mask[:, columns] if few else mask).to(head.weight.dtype)
+    u, bias = (head.weight[:, columns] if few else head.weight) * allowed, head.bias.clone()
     adam = [_Adam(u), _Adam(bias)]
     largest = min(_LARGEST_RATE, _RATE * float(u.square().sum() / mask.sum()) ** 0.5)
     num_steps = round(passes * max(_LEAST_STEPS, math.ceil(min(_VISITS, len(pool.labels)) / _BATCH)))
     for step, rows in enumerate(pool.batches(num_steps, generator), start=1):
         warm = min(1.0, step / max(1.0, _WARM_UP * num_steps))
         rate = largest * warm * 0.5 * (1 + math.cos(math.pi * step / num_steps))
-        block = pool.z[rows]
+        block = pool.z[rows].index_select(1, columns) if few else pool.z[rows]
         residuals = pool.residuals(torch.addmm(bias, block, u.t()), rows)
         adam[0].step(torch.addmm(u, residuals.t(), block, beta=pool.ridge, alpha=1 / len(block)), rate)
         u.clamp_(min=0).mul_(allowed)
         if pool.has_bias:
             adam[1].step(residuals.mean(dim=0), rate)
-    return Head(u, bias - bias.min() if pool.has_bias else bias)
+    found = torch.zeros_like(head.weight).index_copy_(1, columns, u) if few else u
+    return Head(found, bias - bias.min() if pool.has_bias else bias)
 
 
 class _Adam:

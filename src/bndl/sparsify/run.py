@@ -32,7 +32,6 @@ __all__ = ["Mode", "Target", "about_missing", "clean", "follow", "measured", "pa
 Mode = Literal["prune", "threshold"]
 DEFAULT_DROP = 0.01
 _STEPS = 60  # of a calibration: 200 did not predict better along a path
-_MEASURED = 2**30  # multiplications to measure a point, at most
 
 
 @dataclass(frozen=True)
@@ -275,8 +274,7 @@ def clean(layer: DecisionLayer) -> None:
 @torch.no_grad()
 def measured(layer: DecisionLayer, data: FeatureSet, *, seed: int) -> SparsePoint:
     """The figures of a layer on ``data``, and a copy of its parameters."""
-    S = max(20, min(200, _MEASURED // (len(data) * layer.weight.numel())))
-    decider = Decider(layer, num_samples=S, seed=seed)
+    decider = Decider(layer, seed=seed)
     parts = [decider(block.to(layer.weight)) for block in data.features.split(1024)]
     probs, labels = torch.cat([part.probs for part in parts]), data.labels.cpu()
     right = torch.cat([part.labels for part in parts]) == labels
