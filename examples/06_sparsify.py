@@ -1,4 +1,5 @@
-"""Take weights out of a head on scikit-learn's digits: a path from dense to one weight a class, and the model to keep."""
+"""Take weights out of a head on scikit-learn's digits: a path from dense to one weight a class, the model to keep, and what
+one weight a class can do once the backbone has learnt to make do with it."""
 
 import torch
 import torch.nn.functional as F
@@ -28,3 +29,9 @@ sparse = path.best  # the backbone is shared with `model`, the head is its own
 prediction = bndl.predict(sparse, data.test)
 right = (prediction.labels == data.test.labels).float().mean()
 print(f"\nwith {path.point.weights_per_class:.1f} weights a class, on the test part: accuracy {right:.1%}")
+
+last = len(path) - 1  # one weight a class
+taught = bndl.finetune(path, data.train, data.val, index=last, epochs=15, lr=3e-3, batch_size=64, progress=False)
+for name, one in (("as it is", path[last]), ("fine-tuned", taught.model)):
+    right = (bndl.predict(one, data.test).labels == data.test.labels).float().mean()
+    print(f"with one weight a class, the backbone {name}: accuracy {right:.1%}")
