@@ -5,7 +5,11 @@ import sys
 from contextlib import redirect_stderr
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
+import bndl
 from bndl import progress
 from bndl.progress import track
 
@@ -121,3 +125,24 @@ def test_a_bar_within_a_bar_does_not_break_the_work():
     with redirect_stderr(Terminal()):
         seen = [(a, b) for a in track(range(2), "outer", progress=True) for b in track("xy", "inner", progress=True)]
     assert seen == [(0, "x"), (0, "y"), (1, "x"), (1, "y")]
+
+
+def test_a_length_can_be_given_to_what_has_none(clock):
+    pytest.importorskip("rich")
+    with redirect_stderr(Terminal()) as terminal:
+        stream = track(iter(range(4)), "work", progress=True, total=4)
+        for _ in range(3):
+            next(stream)
+            clock[0] += 1
+        stream.close()
+    assert "50%" in terminal.getvalue()
+
+
+def test_a_whole_model_that_learns_shows_its_epochs_batch_by_batch():
+    pytest.importorskip("rich")
+    model = bndl.convert(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+    data = TensorDataset(torch.rand(12, 4), torch.arange(12) % 2)
+    with redirect_stderr(Terminal()) as terminal:
+        bndl.fit(model, DataLoader(data, batch_size=4), data, freeze=False, epochs=2, progress=True)
+    assert "epoch 1 of 2" in terminal.getvalue()
+    assert "epoch 2 of 2" in terminal.getvalue()

@@ -113,8 +113,12 @@ def _train_at(
     module, steps, step = task.module, task.num_steps, task.start()
     optimizer, alone = _optimizer(module, tried.lr), module is layer
     lowest, waited = torch.inf, 0
-    for number in track(range(1, epochs + 1), f"fit at {tried.lr:g}", progress=progress):
-        loss = _epoch(task, step, optimizer, (number - 1) * steps, epochs * steps, tried.lr)
+    numbers = range(1, epochs + 1)
+    for number in track(numbers, f"fit at {tried.lr:g}", progress=progress) if alone else numbers:
+        batches = task.batches()
+        if not alone:  # an epoch takes long
+            batches = track(batches, f"epoch {number} of {epochs}", progress=progress, total=steps)
+        loss = _epoch(task, batches, step, optimizer, (number - 1) * steps, epochs * steps, tried.lr)
         losses = scaled_nll(layer, task.validation())
         mean = float(losses.mean())
         tried.history.append(Epoch(number, loss, mean))
@@ -133,11 +137,19 @@ def _optimizer(module: nn.Module, lr: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0, fused=fused or None)
 
 
-def _epoch(task: Task, step: Step, optimizer: torch.optim.Optimizer, done: int, num_steps: int, lr: float) -> float:
+def _epoch(
+    task: Task,
+    batches: Iterable[tuple[Inputs, Tensor]],
+    step: Step,
+    optimizer: torch.optim.Optimizer,
+    done: int,
+    num_steps: int,
+    lr: float,
+) -> float:
     """One pass over the training data, after so many steps ``done``; the mean loss."""
     task.module.train()
     total, count = 0.0, 0
-    for inputs, labels in task.batches():
+    for inputs, labels in batches:
         done += 1
         warm = min(1.0, done / max(1.0, _WARM_UP * num_steps))
         for group in optimizer.param_groups:

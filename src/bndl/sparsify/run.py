@@ -157,9 +157,8 @@ def sparsify(
     judge = (
         parts(train, val, torch.Generator(layer.weight.device).manual_seed(seed))[1].features.sum(dim=1).float().cpu()
     )
-    for point in track(
-        _Sized(follow(layer, train, val, goals, mode=mode, seed=seed), 1 + len(goals)), "sparsify", progress=progress
-    ):
+    found = follow(layer, train, val, goals, mode=mode, seed=seed)
+    for point in track(found, "sparsify", progress=progress, total=1 + len(goals)):
         points.append(point)
         path = SparsePath(tuple(points), target.choose(points), model, mode, time.monotonic() - started, seed, judge)
         if keep is not None:
@@ -178,19 +177,6 @@ def about_missing(point: SparsePoint) -> str:
     return (
         f"{named(list(point.empty_classes))} no weight left: ask for more weights, or mode='prune', which leaves one."
     )
-
-
-class _Sized:
-    """An iterator that knows how long it will be, for a bar."""
-
-    def __init__(self, items: Iterator[SparsePoint], length: int) -> None:
-        self.items, self.length = items, length
-
-    def __iter__(self) -> Iterator[SparsePoint]:
-        return self.items
-
-    def __len__(self) -> int:
-        return self.length
 
 
 def follow(
