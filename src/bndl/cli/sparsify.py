@@ -91,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
     from bndl.convert import find_layer
     from bndl.data import cached_features
     from bndl.sparsify import sparsify
+    from bndl.sparsify.figure import draw
     from bndl.sparsify.run import Target
     from bndl.store import save
 
@@ -131,6 +132,8 @@ def run(args: argparse.Namespace) -> int:
     tuned = _finetuned(path, loaded, parts, args.finetune) if args.finetune else None
     if tuned is not None:
         wrote.append(save(tuned.model, keep.folder / _TUNED).name)
+        if _PICTURE in wrote:
+            draw(path, keep.folder / _PICTURE, finetuned=tuned.point)
         record["finetuned"] = tuned.to_dict()
         keep.write(record)
     if args.json:

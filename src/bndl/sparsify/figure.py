@@ -6,15 +6,15 @@ from typing import Any
 
 from bndl.errors import MissingExtraError
 from bndl.files import replacing
-from bndl.sparsify.path import SparsePath
+from bndl.sparsify.path import SparsePath, SparsePoint
 
 __all__ = ["draw"]
 
-_INK, _PALE = "#0b7285", "#868e96"
+_INK, _PALE, _TUNED = "#0b7285", "#868e96", "#e8590c"
 
 
-def draw(path: SparsePath, file: str | os.PathLike[str]) -> Path:
-    """Three panels as PNG; the dashed line is the first point, the ring the chosen one."""
+def draw(path: SparsePath, file: str | os.PathLike[str], *, finetuned: SparsePoint | None = None) -> Path:
+    """Three panels as PNG; the dashed line is the first point, the ring the chosen one, the star a fine-tuned one."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -23,6 +23,8 @@ def draw(path: SparsePath, file: str | os.PathLike[str]) -> Path:
     panels = (("accuracy", "accuracy, %", 100), ("nll", "NLL", 1), ("ece", "ECE, %", 100))
     for axis, (name, heading, factor) in zip(figure.subplots(1, 3), panels, strict=True):
         _panel(axis, path, [factor * getattr(point, name) for point in path.points])
+        if finetuned is not None:
+            _star(axis, finetuned.nnz, factor * getattr(finetuned, name))
         axis.set_title(heading, fontsize=10, loc="left")
         if name == "ece":
             axis.set_ylim(bottom=0)
@@ -43,3 +45,18 @@ def _panel(axis: Any, path: SparsePath, values: list[float]) -> None:
     axis.set_xlabel("share of weights in use (nnz)", fontsize=8)
     axis.tick_params(labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _star(axis: Any, share: float, value: float) -> None:
+    axis.plot(share, value, "*", color=_TUNED, markersize=11)
+    axis.annotate(
+        "fine-tuned",
+        (share, value),
+        (-8, 0),
+        textcoords="offset points",
+        ha="right",
+        va="center",
+        fontsize=8,
+        color=_TUNED,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # the path may pass behind
+    )
