@@ -85,7 +85,7 @@ def test_the_path_and_its_model_are_left_as_they_were(path, digits):
 
 
 def test_what_does_not_help_is_not_kept(path, digits):
-    found = bndl.finetune(path, digits[0], digits[1], epochs=1, lr=1e-9)
+    found = bndl.finetune(path, digits[0], digits[1], epochs=1, lr=1.0)
     assert found.best_epoch == 0
     assert found.point is path.point
     x = digits[2].tensors[0]

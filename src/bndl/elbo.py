@@ -69,10 +69,14 @@ def train_weights(
     rates: Sequence[float],
     progress: bool | None,
     *,
+    margin: float = 2.0,
     stoppable: bool = False,
 ) -> Kept:
     """Train at one rate after the other, while that pays, and leave the module at what was best on the validation data, also
-    when interrupted; ``stoppable``: an interrupt is then no error, but the end."""
+    when interrupted; ``stoppable``: an interrupt is then no error, but the end.
+
+    An epoch is only kept if it beats the start by ``margin`` standard errors: a head in use is not given up for noise.
+    """
     start, modes = scaled_nll(layer, task.validation()), [(m, m.training) for m in task.module.modules()]
     origin, history = copy.deepcopy(task.module.state_dict()), [Epoch(0, math.nan, float(start.mean()))]
     best = Kept(rates[0], start, origin, history)
@@ -82,7 +86,7 @@ def train_weights(
             layer.reset_shapes(_QUIET)
             tried = Kept(rate, best.losses, best.state, list(history))
             try:
-                _train_at(task, layer, epochs, tried, start, progress)
+                _train_at(task, layer, epochs, tried, start, progress, margin)
             except InputError:  # the loss is not finite: a rate too far
                 if rate == rates[0]:
                     raise
@@ -108,6 +112,7 @@ def _train_at(
     tried: Kept,
     start: Tensor,
     progress: bool | None,
+    margin: float,
 ) -> None:
     """Train at one rate; ``tried`` holds what has to be beaten and takes up what beats it, and the start, clearly."""
     module, steps, step = task.module, task.num_steps, task.start()
@@ -122,7 +127,7 @@ def _train_at(
         losses = scaled_nll(layer, task.validation())
         mean = float(losses.mean())
         tried.history.append(Epoch(number, loss, mean))
-        if mean < tried.losses.mean() and _is_clearly_better(losses, start):
+        if mean < tried.losses.mean() and _is_clearly_better(losses, start, margin):
             tried.epoch, tried.losses, tried.state = number, losses, copy.deepcopy(module.state_dict())
         waited = 0 if mean < min(lowest, float(start.mean())) else waited + 1
         lowest = min(lowest, mean)
@@ -177,9 +182,9 @@ def autograd_step(module: nn.Module, num_data: int, objective: Objective) -> Ste
     return step
 
 
-def _is_clearly_better(losses: Tensor, start: Tensor) -> bool:
-    """Whether the mean fell by more than two standard errors: a pretrained head is not given up for noise."""
+def _is_clearly_better(losses: Tensor, start: Tensor, margin: float) -> bool:
+    """Whether the mean fell by more than so many standard errors."""
     if len(losses) < FEWEST:
         return False
     gain = start - losses
-    return bool(gain.mean() > 2 * gain.std(correction=0) / math.sqrt(len(gain)))
+    return bool(gain.mean() > margin * gain.std(correction=0) / math.sqrt(len(gain)))

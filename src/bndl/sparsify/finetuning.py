@@ -48,7 +48,7 @@ class Finetuned:
         model: a model of its own, backbone included; the path's are as they were.
         point: its figures, on the same half of the validation examples as those of the path.
         epochs: the history, epoch 0 being the sparse model as it was.
-        best_epoch: the epoch that was kept; 0 means that none beat the start by two standard errors.
+        best_epoch: the epoch that was kept, the best on held-out examples; 0 means that none beat the start.
         seconds: time taken.
         interrupted: whether Ctrl-C ended it early.
     """
@@ -107,7 +107,7 @@ def finetune(
     loader = sized_loader(train_loader, batch_size)
     task = Task(student, len(loader), partial(_inputs, loader), held_out, 0.0, partial(_lessons, student, path.model))
     with seeded(path.seed, layer.weight.device), torch.enable_grad(), _learning(student), _keeping_zeros(layer):
-        kept = train_weights(task, layer, epochs, (lr,), progress, stoppable=True)
+        kept = train_weights(task, layer, epochs, (lr,), progress, margin=0.0, stoppable=True)
         if kept.epoch:
             judge = held_out()
             calibrate(layer, judge, generator=torch.Generator(layer.weight.device).manual_seed(path.seed))
