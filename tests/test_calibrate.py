@@ -1,5 +1,6 @@
 """Calibration: no decision changes, the prediction's likelihood does, and nothing but shapes and scale is touched."""
 
+import copy
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import bndl
 from bndl import DecisionLayer, calibrate
 from bndl.calibrate import best_log_scale, scaled_nll
 from bndl.draws import SharedDraws, blocks
@@ -68,6 +70,20 @@ def test_lowers_the_predictive_nll_on_other_data_and_changes_no_decision(theta_s
     assert torch.equal(layer(test.features).argmax(1), decisions)
     assert before > best + 0.1
     assert predictive_nll(layer, test) < best + 0.1 * (before - best)
+
+
+@pytest.mark.parametrize("theta_shape", THETA)
+def test_the_scale_is_the_best_for_what_predict_says_of_all_examples(theta_shape):
+    layer, data = head(confidence=6.0, theta_shape=theta_shape).eval(), problem(1100, seed=1)
+    calibrate.calibrate(layer, data, generator=seeded(), num_steps=10)
+
+    def loss(scale: float) -> float:
+        other = copy.deepcopy(layer)
+        calibrate._fold(other, torch.tensor(scale))
+        probs = bndl.predict(other, data.features).probs
+        return F.nll_loss(probs.double().log(), data.labels).item()
+
+    assert loss(1.0) < min(loss(0.98), loss(1.02))
 
 
 def test_only_shapes_move_and_all_logits_scale_alike():

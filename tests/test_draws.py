@@ -94,7 +94,7 @@ def test_an_example_never_depends_on_its_batch(kind, dense, dims, count, budget,
 def test_a_small_budget_draws_in_slices_as_many_as_asked_for(theta_shape, phi_shape, held, monkeypatch):
     """Slices share one generator, so their bits are not those of one slice; their number and their law are."""
     layer = make(theta_shape=theta_shape, phi_shape=phi_shape)
-    theta, largest = layer.theta(rows(TILE)), draws._BLOCK * TILE * layer.out_features
+    theta, largest = layer.theta(rows(TILE)), draws.BLOCK * layer.out_features
     monkeypatch.setattr(draws, "_HELD", held)
     monkeypatch.setattr(draws, "_SLICE", 7 * largest)
     shared = SharedDraws(layer, 40, seed=2)

@@ -364,6 +364,26 @@ def test_the_walk_takes_what_predicts_unseen_examples_best(network, digits, monk
     assert right > 0.9
 
 
+@pytest.mark.parametrize("trained", [True, False], ids=["a good head", "a bad one"])
+def test_the_dense_head_teaches_unless_the_labels_do_clearly_better(network, digits, monkeypatch, trained):
+    whole = pool_of(network, digits)[1]
+    pool, judge = (
+        replace(whole, z=whole.z[rows], labels=whole.labels[rows]) for rows in (slice(700), slice(700, None))
+    )
+    start = Head.of(layer_of(network))
+    if not trained:
+        start = Head(torch.rand(start.weight.size(), generator=torch.Generator().manual_seed(1)), start.bias)
+    asked, point = [], walk._point
+
+    def watched(source, goal, own, **options):
+        asked.append("labels" if own.soft is None else "dense")
+        return point(source, goal, own, **options)
+
+    monkeypatch.setattr(walk, "_point", watched)
+    list(walk.walk(start, pool, judge, [Goal(200), Goal(100), Goal(50)], generator=torch.Generator().manual_seed(0)))
+    assert asked == ["labels", "dense", *["dense" if trained else "labels"] * 2]
+
+
 def test_a_goal_keeps_the_best_and_one_of_each_class():
     score = torch.rand(5, 20, generator=torch.Generator().manual_seed(0))
     score[2] *= 1e-3

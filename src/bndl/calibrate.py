@@ -8,8 +8,9 @@ all logits, minimise what the user will be judged by,
 which contains temperature scaling as the limit of no noise. The prior has two levels, :math:`\ln k = c + \delta`: a level c
 that all shapes of theta share (those of Phi have their own) and a departure of each; c - ln k_0, every :math:`\delta` and
 ln s are standard normal, with k_0 = 10. So data with no use for noise turn all of it down together, and a
-feature that is not to be trusted stands out. The scale is then folded into Phi and b: no extra parameter is left behind,
-and every decision (which class has the largest mean logit) stays what it was.
+feature that is not to be trusted stands out. Steps on a few examples and draws leave the scale a few per cent off; at last
+it is fitted alone to all examples, with the very draws that :func:`bndl.predict` makes by default. It is then folded into
+Phi and b: no extra parameter is left behind, and every decision (which class has the largest mean logit) stays what it was.
 """
 
 import math
@@ -17,7 +18,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from bndl import weibull
+from bndl import draws, weibull
 from bndl.features import FeatureSet
 from bndl.layer import DecisionLayer
 
@@ -29,6 +30,8 @@ _ROWS = 512  # examples a step
 _DRAWS = 32  # draws a step, fresh each time; fewer, but at least four, for large heads
 _WEIGHTS = 2**19  # numbers: sampled weights a step
 _BLOCK = 2**22  # numbers: features at a time
+_LAST_ROWS = 2**14  # examples that the scale is fitted to at last, at most
+_AROUND = 0.1  # how far, in the logarithm, the last fit looks to either side
 
 
 def calibrate(
@@ -61,7 +64,8 @@ def calibrate(
         for level in levels:
             level.write()
     optimizer.zero_grad()
-    _fold(layer, log_scale.detach().exp())
+    rows = torch.randperm(len(data), generator=generator, device=generator.device)[:_LAST_ROWS]
+    _fold(layer, _last_log_scale(layer, data.take(rows).like(log_scale), log_scale.detach()).exp())
 
 
 class _Level:
@@ -148,6 +152,29 @@ def _predictive_nll(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor, 
     chosen = logits.log_softmax(dim=-1).gather(2, batch.labels.expand(S, -1)[..., None])[..., 0]
     loss: Tensor = math.log(S) - chosen.logsumexp(dim=0).mean()
     return loss
+
+
+@torch.no_grad()
+def _last_log_scale(layer: DecisionLayer, data: FeatureSet, log_scale: Tensor) -> Tensor:
+    """ln s where a parabola through the loss here and a little to either side is least."""
+    shared = draws.SharedDraws(layer, draws.default_num_samples(layer), seed=0)
+    around = log_scale.double() + _AROUND * torch.arange(-1.0, 2.0, device=log_scale.device, dtype=torch.float64)
+    chosen = torch.cat([_log_probs(part, data, around.exp().float()) for part in shared.slices()], dim=2)  # (3, N, S)
+    loss = math.log(shared.num_samples) - chosen.logsumexp(dim=2).double().mean(dim=1)
+    low, here, high = loss + around.square() / (2 * len(data))
+    curvature = low - 2 * here + high
+    step = torch.where(curvature > 0, 0.5 * (low - high) / curvature, 0.0).clamp(-1, 1)
+    return log_scale + _AROUND * step.to(log_scale)
+
+
+def _log_probs(drawn: draws.Slice, data: FeatureSet, scales: Tensor) -> Tensor:
+    """Of the labels, by each scale and draw: (scales, N, S)."""
+    found = []
+    for block, labels in zip(draws.blocks(data.features), data.labels.split(draws.BLOCK), strict=True):
+        logits = drawn.logits(draws.posterior(drawn.layer, block))[: len(labels)].float()  # (B, S, C)
+        index = labels[:, None, None].expand(-1, logits.size(1), 1)
+        found.append(torch.stack([(logits * scale).log_softmax(dim=-1).gather(2, index)[..., 0] for scale in scales]))
+    return torch.cat(found, dim=1)
 
 
 def sampled_logits(layer: DecisionLayer, features: Tensor, num_samples: int, *, generator: torch.Generator) -> Tensor:

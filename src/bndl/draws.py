@@ -24,10 +24,20 @@ from bndl.compact import CompactLayer
 from bndl.layer import DecisionLayer, Posterior
 from bndl.sparse_product import Bags, bags_are_faster
 
-__all__ = ["TILE", "SharedDraws", "Slice", "blocks", "default_num_samples", "pad_columns", "posterior", "product"]
+__all__ = [
+    "BLOCK",
+    "TILE",
+    "SharedDraws",
+    "Slice",
+    "blocks",
+    "default_num_samples",
+    "pad_columns",
+    "posterior",
+    "product",
+]
 
 TILE = 64  # rows a tile
-_BLOCK = 8  # tiles a block: few calls, and numbers that stay in the processor's cache
+BLOCK = 8 * TILE  # rows a block: few calls, and numbers that stay in the processor's cache
 _HELD = 2**26  # numbers: sampled weights that are kept rather than drawn again (256 MB in float32)
 _SLICE = 2**22  # numbers: the largest tensor made at once for a slice of the draws
 _FEWEST, _MOST = 8, 64  # stratified draws
@@ -48,7 +58,7 @@ def pad_columns(matrix: Tensor) -> Tensor:
 
 def blocks(rows: Tensor) -> list[Tensor]:
     """Cut (B, K) into blocks of whole tiles, the last tile padded with zeros."""
-    parts = list(rows.contiguous().split(_BLOCK * TILE))
+    parts = list(rows.contiguous().split(BLOCK))
     parts[-1] = F.pad(parts[-1], (0, 0, 0, -len(parts[-1]) % TILE))
     return parts
 
@@ -175,7 +185,7 @@ class SharedDraws:
         mean, generator = self.layer.phi().mean, torch.Generator(self.layer.weight.device).manual_seed(self.seed)
         make = partial(_Strata, self.num_samples) if self.stratified and self.num_samples <= _STRATA else _Plain
         of_theta, of_phi = (make(*dims, like=mean, generator=generator) for dims in ((K,), (C, K)))
-        most = max(1, _SLICE // max(C * K, TILE * K, _BLOCK * TILE * C))
+        most = max(1, _SLICE // max(C * K, TILE * K, BLOCK * C))
         bags = _bags(self.layer)
         for start in range(0, self.num_samples, most):
             part = range(start, min(start + most, self.num_samples))

@@ -7,11 +7,11 @@ above what it gives to most classes. From there weights go in steps, those first
 .. math:: s_{kc} = \tfrac12 \Phi_{kc}^2\, E[p_c (1 - p_c)(\theta_k - \bar\theta_k)^2],
 
 each step followed by a fit of the rest. Where weights are few, some are then exchanged for others whose slope asks most to
-come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. The weights that are left are fitted twice, to the
-labels and to what the dense head says; what predicts examples best that neither has learnt from is the point, the next
-one starts there, and its targets choose the next weights. With fewer examples than weights, both targets choose weights of
-their own, and the paper's threshold (:func:`sweep`) is a third candidate, down to 2 % of the weights and where it
-leaves no class empty.
+come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. The first point is made twice, with the labels as
+targets and with what the dense head says. The dense head then teaches the rest, each point from the one before, unless the
+labels' head predicts examples clearly better that neither has learnt from. With fewer examples than weights both make every
+point and the better is kept, and the paper's threshold (:func:`sweep`) is a third candidate, down to 2 % of the weights and
+where it leaves no class empty.
 """
 
 import math
@@ -28,13 +28,14 @@ from bndl.sparsify.refit import Head, Pool, Slopes, refit, slopes
 __all__ = ["Goal", "sweep", "walk"]
 
 _STEP = 0.7  # weights that a step leaves, at least
-_SHORT, _LONG = 0.5, 1.5  # passes after a step or an exchange, and at a point
-_FEW = 32  # weights a class: above it nothing is exchanged, and the fit of a point is twice as long
+_SHORT, _LONG = 1.0, 1.5  # passes after a step or an exchange, and at a point
+_FEW = 32  # weights a class: above it nothing is exchanged, steps have half the passes and points twice as many
 _EXCHANGES = 3  # a point
 _EXCHANGED = 0.2  # of the weights, in the first exchange; less after one that failed
 _HANDFUL = 128  # weights in all: from here down twice as many exchanges and longer fits, as each counts
 _LONGER = 8  # times
 _HALF = 0.5
+_CLEARLY = 0.99  # times the loss that the dense head's targets lead to: below it the labels teach the rest
 _SWEPT = 0.02  # share of the weights down to which the paper's threshold is a candidate
 _LEAST = 1e-2  # of a class's last weight, times the feature's root mean square
 
@@ -73,39 +74,35 @@ def walk(start: Head, pool: Pool, judge: Pool, goals: Sequence[Goal], *, generat
     Args:
         start: the dense head.
         pool: what weights learn from.
-        judge: examples that decide what each point learns from.
+        judge: examples that decide what the points learn from.
         goals: shares in decreasing order.
         generator: of the order of the examples.
     """
     dense = start.times(pool.scale)
     temperature = best_log_scale(dense.logits(judge.z), judge.labels, prior=True).exp()
-    pools, lead = (pool, pool.taught(dense, temperature)), 1
+    pools: tuple[Pool, ...] = (pool, pool.taught(dense, temperature))
     few = len(pool.labels) < start.weight.numel()
     now: Head | None = None
     for goal in goals:
         share = goal.share(*start.weight.size())
         source = _shifted(start, share).times(pool.scale) if now is None or share >= _HALF else now
-        found = _candidates(source, goal, pools, None if few else lead, generator=generator)
+        found = [_point(source, goal, own, generator=generator) for own in pools]
         if few and share >= _SWEPT:
             swept = sweep(start, pools[1], [goal], generator=generator)
             found += [head.times(pool.scale) for head in swept if (head.weight > 0).any(dim=1).all()]
         losses = [_judged(head, judge) for head in found]
         best = losses.index(min(losses))
-        lead, now = best if best < len(pools) else lead, found[best]
+        if not few and len(pools) > 1:
+            best = 0 if losses[0] < _CLEARLY * losses[1] else 1
+            pools = pools[best : best + 1]
+        now = found[best]
         yield now.times(1 / pool.scale)
 
 
-def _candidates(
-    source: Head, goal: Goal, pools: Sequence[Pool], lead: int | None, *, generator: torch.Generator
-) -> list[Head]:
-    """A head for each kind of targets: with the weights that the lead has chosen, or without one each with its own."""
-    chosen = [_step(source, goal, own, generator=generator) for own in (pools if lead is None else (pools[lead],))]
-    found = []
-    for index, own in enumerate(pools):
-        head, mask = chosen[index % len(chosen)]
-        passes = _LONG * (2 if _many(mask) else 1)
-        found.append(_fitted(head, mask, own, passes=passes, generator=generator))
-    return found
+def _point(source: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> Head:
+    """The weights that a pool's targets choose, fitted to them."""
+    head, mask = _step(source, goal, pool, generator=generator)
+    return _fitted(head, mask, pool, passes=_LONG * (2 if _many(mask) else 1), generator=generator)
 
 
 def sweep(start: Head, pool: Pool, goals: Sequence[Goal], *, generator: torch.Generator) -> Iterator[Head]:
@@ -137,7 +134,7 @@ def _step(head: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> 
         now = goal.towards(share * _STEP, *dims)
         last = now == goal
         mask = now.keep(torch.where(mask, _cost(head, slopes(head, pool)), -math.inf))
-        head = _fitted(head, mask, pool, passes=_SHORT, generator=generator)
+        head = _fitted(head, mask, pool, passes=_SHORT * (0.5 if _many(mask) else 1), generator=generator)
         share = now.share(*dims)
         if last:
             break
