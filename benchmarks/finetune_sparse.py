@@ -1,6 +1,6 @@
 """A sparse head on features as they are, and after its backbone has learnt to make do with it.
 
-    BNDL_DATA=DIR python benchmarks/finetune_sparse.py resnet32_cifar100 [--nnz 0.1 ...] [--epochs 3] [--threads 2]
+    python benchmarks/finetune_sparse.py resnet32_cifar100 [--nnz 0.1 ...] [--epochs 3] [--seed 0] [--threads 2]
 
 A subject is a pretrained CIFAR checkpoint. The path is walked on the features of its training images and of one half of its
 test images; the backbone then learns from the training images, cropped and flipped, what the dense head said of them; the
@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--nnz", type=float, nargs="+", default=[0.1])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cache", type=Path, default=Path("runs/features"))
     args = parser.parse_args()
@@ -50,10 +51,10 @@ def main() -> None:
     print(row("dense", dense_point(subject)), flush=True)
     model = bndl.convert(images.model)
     for share in args.nnz:
-        path = bndl.sparsify(model, subject.train, subject.val, nnz=share, num_points=8, progress=False)
+        path = bndl.sparsify(model, subject.train, subject.val, nnz=share, num_points=8, seed=args.seed, progress=False)
         print(row("sparse, features as they are", figures(path.best, images, subject)), flush=True)
         started = time.monotonic()
-        train = Augmented(images.train, Augment("cifar", 32), batch_size=128)
+        train = Augmented(images.train, Augment("cifar", 32), batch_size=128, seed=args.seed)
         val = loader(images.val, batch_size=256)
         tuned = bndl.finetune(path, train, val, epochs=args.epochs, lr=args.lr)
         minutes = (time.monotonic() - started) / 60
