@@ -1,10 +1,11 @@
 """What was tried for the defaults of `fit` and `predict`, kept or not: five-fold cross-validation on the fitting half alone.
 
-    BNDL_DATA=DIR python benchmarks/dropped_ideas.py [resnet32_cifar100 resnet56_cifar10]
+    python benchmarks/dropped_ideas.py [resnet32_cifar100 resnet56_cifar10] [--only WORDS...] [--repeats 1]
 
-No image of the other half, on which the methods are compared, is looked at. Prints a Markdown table for each network: the
-likelihood, calibration and ranking of the averaged probabilities, and PAvPU at p = .05 of the decision tested against the
-runner-up (the paper's question) and against all other classes together (ours).
+Networks are pretrained checkpoints, from the folder that BNDL_DATA names, or runs with a dense head. No image of the other
+half, on which the methods are compared, is looked at. Prints a Markdown table for each network: the likelihood, calibration
+and ranking of the averaged probabilities, and PAvPU at p = .05 of the decision tested against the runner-up (the paper's
+question) and against all other classes together (ours).
 """
 
 import argparse
@@ -30,6 +31,7 @@ from bndl.metrics.selective import aurc
 from bndl.predict import decide_all
 
 FOLDS, STEPS = 5, 150
+FORMS = ("{:.4f}", "{:.2%}", "{:.4f}", "{:.2%}", "{:.2%}", "{:.2%}")
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,40 @@ def scaling(head: nn.Linear, train: FeatureSet, test: FeatureSet) -> Answer:
     return Answer(new, new.argmax(1), margins[1] >= threshold, new.max(1).values.exp() > 0.5)
 
 
-def layered(*, shape: float = 10.0, level: bool = True, **settings: str) -> Fit:
-    """Our layer: where the prior is centred, and whether the level of the noise may move."""
+def learnt(ridge: float) -> Fit:
+    """Temperature scaling, and from there weights that learn too: the closer to the given ones the larger ``ridge``, the
+    inverse of the variance of a normal prior in units of each feature's standard deviation."""
+
+    def fit(head: nn.Linear, train: FeatureSet, test: FeatureSet) -> Answer:
+        scale = calibrate.best_log_scale(mean_logits(head, train), train.labels).exp()
+        centre, spread = train.features.mean(0), train.features.std(0).clamp_min(1e-6)
+        seen, new = ((data.features.float() - centre) / spread for data in (train, test))
+        start = [head.weight.detach() * spread * scale, (head.bias + head.weight @ centre).detach() * scale]
+        now = [nn.Parameter(tensor.clone()) for tensor in start]
+        optimizer = torch.optim.LBFGS(now, max_iter=60, history_size=8, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            moved = sum((own - old).square().sum() for own, old in zip(now, start, strict=True))
+            value = F.cross_entropy(F.linear(seen, *now), train.labels) + 0.5 * ridge / len(seen) * moved
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+        log = F.linear(new, *now).detach().log_softmax(1)
+        likely = log.max(1).values.exp() > 0.5
+        return Answer(log, log.argmax(1), likely, likely)
+
+    return fit
+
+
+def layered(*, shape: float = 10.0, level: bool = True, last: bool = True, **settings: str) -> Fit:
+    """Our layer: where the prior is centred, whether the level of the noise may move, and whether the scale is at last
+    fitted to all examples."""
 
     def fit(head: nn.Linear, train: FeatureSet, test: FeatureSet) -> Answer:
         layer = find_layer(convert(head, features="nonnegative", **settings))  # a new layer: the head is left alone
-        kept, own = calibrate._SHAPE, calibrate._Level.take_gradient
+        kept, own, final = calibrate._SHAPE, calibrate._Level.take_gradient, calibrate._last_log_scale
 
         def held(level: calibrate._Level, num_data: int) -> None:
             own(level, num_data)
@@ -80,8 +110,11 @@ def layered(*, shape: float = 10.0, level: bool = True, **settings: str) -> Fit:
             calibrate._SHAPE = shape
             if not level:
                 calibrate._Level.take_gradient = held  # type: ignore[method-assign]
+            if not last:
+                calibrate._last_log_scale = lambda layer, data, log_scale: log_scale
             calibrate.calibrate(layer, train, generator=seeded())
         finally:
+            calibrate._last_log_scale = final
             calibrate._SHAPE, calibrate._Level.take_gradient = kept, own  # type: ignore[method-assign]
         found = [
             decide_all(layer, test.features, Decider(layer, against=against), batch_size=1024, progress=False)
@@ -149,6 +182,9 @@ def _noisy(
 IDEAS: dict[str, Fit] = {
     "temperature scaling (threshold on the margin / more than half)": scaling,
     "**default: two-level prior**": layered(),
+    "the same, the scale as the steps leave it (before)": layered(last=False),
+    "temperature scaling, weights learn too, ridge 300": learnt(300.0),
+    "temperature scaling, weights learn too, ridge 1000": learnt(1000.0),
     "one level, k_0 = 5": layered(shape=5.0, level=False),
     "one level, k_0 = 10 (before)": layered(level=False),
     "one level, k_0 = 20": layered(shape=20.0, level=False),
@@ -162,9 +198,9 @@ IDEAS: dict[str, Fit] = {
 }
 
 
-def cross_validate(head: nn.Linear, data: FeatureSet, fit: Fit) -> str:
-    """A row of the table."""
-    order, answers, truth = torch.randperm(len(data), generator=seeded()), [], []
+def cross_validate(head: nn.Linear, data: FeatureSet, fit: Fit, *, seed: int) -> list[float]:
+    """The figures of a row."""
+    order, answers, truth = torch.randperm(len(data), generator=seeded(seed)), [], []
     for fold in range(FOLDS):
         inside = torch.cat([order[other::FOLDS] for other in range(FOLDS) if other != fold])
         test = data.take(order[fold::FOLDS])
@@ -176,21 +212,26 @@ def cross_validate(head: nn.Linear, data: FeatureSet, fit: Fit) -> str:
     )
     correct, confidence = decided == labels, log.double().exp().gather(1, decided[:, None])[:, 0]
     figures = [
-        f"{F.nll_loss(log.double().clamp_min(-70), labels):.4f}",
-        f"{calibration_error(confidence, correct):.2%}",
-        f"{aurc(1 - confidence, correct):.4f}",
-        f"{auroc(1 - confidence, ~correct):.2%}",
-        f"{(correct == runner_up).double().mean():.2%}",
-        f"{(correct == everyone).double().mean():.2%}",
+        F.nll_loss(log.double().clamp_min(-70), labels),
+        calibration_error(confidence, correct),
+        aurc(1 - confidence, correct),
+        auroc(1 - confidence, ~correct),
+        (correct == runner_up).double().mean(),
+        (correct == everyone).double().mean(),
     ]
-    return " | ".join(figures)
+    return [float(figure) for figure in figures]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", default=["resnet56_cifar10", "resnet32_cifar100"])
     parser.add_argument("--cache", type=Path, default=Path("runs/features"), help="folder of the feature cache")
+    parser.add_argument("--only", nargs="+", default=[""], help="ideas whose names hold one of these words")
+    parser.add_argument(
+        "--repeats", type=int, default=1, help="how many times to draw the folds, for means (default: 1)"
+    )
     args = parser.parse_args()
+    ideas = {idea: fit for idea, fit in IDEAS.items() if any(word in idea for word in args.only)}
     for name in args.networks:
         subject = find_source(name, cache=args.cache).subject
         data = FeatureSet(subject.val.features.float(), subject.val.labels)
@@ -199,8 +240,11 @@ def main() -> None:
         print(
             "| | NLL | ECE | AURC | error AUROC | PAvPU, runner-up | PAvPU, all others |\n|---|---|---|---|---|---|---|"
         )
-        for idea, fit in IDEAS.items():
-            print(f"| {idea} | {cross_validate(subject.head, data, fit)} |", flush=True)
+        for idea, fit in ideas.items():
+            rows = [cross_validate(subject.head, data, fit, seed=seed) for seed in range(args.repeats)]
+            means = torch.tensor(rows, dtype=torch.float64).mean(dim=0).tolist()
+            cells = [form.format(mean) for form, mean in zip(FORMS, means, strict=True)]
+            print(f"| {idea} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
