@@ -505,6 +505,14 @@ def test_endless_training_data_need_a_length():
         bndl.fit(untrained(), iter([(X, Y)]), [(X, Y)], freeze=False)
 
 
+def test_a_batch_of_one_is_said_to_be_too_small_for_batch_norm_and_nothing_is_lost():
+    model, world = untrained(), World()
+    before = bits(model)
+    with pytest.raises(InputError, match="drop_last=True"):
+        bndl.fit(model, loader(world.draw(51)), batches(world.draw(50)), freeze=False, epochs=1)
+    assert same(bits(model), before)
+
+
 def test_a_model_that_was_not_converted():
     with pytest.raises(bndl.HeadError, match=r"bndl\.convert"):
         bndl.fit(nn.Linear(4, C), [(X, Y)])

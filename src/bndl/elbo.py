@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -159,7 +160,8 @@ def _epoch(
         warm = min(1.0, done / max(1.0, _WARM_UP * num_steps))
         for group in optimizer.param_groups:
             group["lr"] = lr * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, done / num_steps)))
-        loss = float(step(inputs, labels, warm * task.beta))
+        with _explained(len(labels)):
+            loss = float(step(inputs, labels, warm * task.beta))
         if not math.isfinite(loss):
             raise InputError(
                 "the loss is not finite: lower lr, keep parameters in float32, or look for huge values in the inputs."
@@ -167,6 +169,19 @@ def _epoch(
         optimizer.step()
         total, count = total + loss * len(labels), count + len(labels)
     return total / max(1, count)
+
+
+@contextmanager
+def _explained(batch_size: int) -> Iterator[None]:
+    """torch's word on batch norm and a batch of one, said so that it can be mended."""
+    try:
+        yield
+    except ValueError as error:
+        if batch_size > 1 or "more than 1 value per channel" not in str(error):
+            raise
+        raise InputError(
+            "a batch of one example has no statistics for this model's batch norm: give the train_loader drop_last=True."
+        ) from error
 
 
 def autograd_step(module: nn.Module, num_data: int, objective: Objective) -> Step:
