@@ -224,6 +224,17 @@ def test_in_the_papers_tables_our_networks_learn_with_noise_and_prior(place, tmp
     assert "was made with model.layer" in failed[0].reason
 
 
+def test_a_head_that_is_converted_at_the_end_shares_the_dense_network(place, tmp_path):
+    told: list[str] = []
+    chosen = options(place, tmp_path, settings=["model.converted=true"])
+    found = compare([str(place / "tiny.yaml")], ["dense", "bndl"], [0], options=chosen, tell=told.append)
+    assert not found.failures
+    assert not [line for line in told if line.startswith("training ")]
+    dense, ours = (cell.figures for cell in found.cells)
+    assert ours["accuracy"] > dense["accuracy"] - 0.01
+    assert ours["nll"] < dense["nll"] + 0.01
+
+
 def test_a_run_of_another_recipe_is_not_taken(place, tmp_path):
     found = compare(
         [str(place / "tiny.yaml")], ["dense"], [0], options=options(place, tmp_path, settings=["train.lr=0.2"])

@@ -547,6 +547,34 @@ def test_a_head_on_the_features_of_a_finished_run(made, head, tmp_path):
     assert outcome.parts["test"][0].accuracy > dense.parts["test"][0].accuracy - 0.1
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_converted_head_is_the_dense_runs_with_doubt(made, frozen, tmp_path):
+    settings = FROZEN if frozen else ()
+    folder, dense = (
+        made["dense"] if not frozen else (tmp_path / "dense", run(tmp_path / "dense", *settings, "model.head=dense"))
+    )
+    outcome = run(tmp_path / "run", "model.converted=true", *settings)
+    assert [row["loss"] for row in history(tmp_path / "run")] == [row["loss"] for row in history(folder)]
+    own, theirs = load_run(tmp_path / "run"), load_run(folder)
+    assert own.recipe.model.head == "bndl"
+    for key, value in theirs.model.state_dict().items():
+        assert ".fc." in key or torch.equal(own.model.state_dict()[key], value), key
+    images = load_splits("digits", holdout=Holdout(val=0.05)).test.inputs
+    with torch.no_grad():  # the mean of the layer is the dense head, but for the scale that its calibration chose
+        assert torch.equal(own.model(images).argmax(dim=1), theirs.model(images).argmax(dim=1))
+    tempered, ours = dense.parts["test"][1], outcome.parts["test"][0]
+    assert ours.accuracy == pytest.approx(tempered.accuracy, abs=0.01)
+    assert ours.nll == pytest.approx(tempered.nll, rel=0.1)
+    assert ours.pavpu is not None
+
+
+def test_a_killed_run_is_converted_when_it_goes_on(tmp_path):
+    run(tmp_path / "whole", "model.converted=true")
+    begun = unfinished(tmp_path / "whole", tmp_path / "begun")
+    run(begun, "model.converted=true", resume=True)
+    assert bits(begun) == bits(tmp_path / "whole")
+
+
 def test_a_whole_network_goes_on_from_a_finished_run(made, tmp_path):
     finished, dense = made["dense"]
     outcome = run(tmp_path / "run", "model.head=dense", f"model.start={finished}", "train.lr=0.01")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "Options", "compare", "subject_of"]
 
 _LOG = logging.getLogger(__name__)
-_AS_THE_PAPER = ("model.layer.init_shape=10", "train.beta=null")
+_AS_THE_PAPER = ("model.converted=false", "model.layer.init_shape=10", "train.beta=null")
 Tell = Callable[[str], None]
 
 

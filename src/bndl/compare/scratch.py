@@ -61,7 +61,7 @@ class Scratch:
 
     def compute(self, method: Method, seed: int) -> ScratchResult:
         """Train what is not trained yet, fit what is left to fit, predict from images."""
-        if method.from_scratch and (not self.recipe.model.frozen or method.name == "dense"):
+        if self._trains(method):
             run = self.trained(method.name, seed)
             fitted, seconds = method.predictor(run.model, seed=seed), run.outcome.seconds
         elif isinstance(method, Ensemble) and not self.recipe.model.frozen:
@@ -83,11 +83,16 @@ class Scratch:
         folder = self.runs / f"{recipe.name}-{head}-{seed}"
         begun = (folder / "recipe.yaml").is_file()
         if begun:
-            _check_same(read_recipe(folder), recipe, folder)
+            _check_same(read_recipe(folder).with_head(head), recipe, folder)
         if not (folder / "results.json").is_file():
             self.tell(f"training {folder}")
             train(recipe, folder, resume=begun, cache=self.cache, tell=self.tell)
         return load_run(folder)
+
+    def _trains(self, method: Method) -> bool:
+        """Whether a network is trained for the method; a head that is converted at the end shares the dense one's."""
+        shared = self.recipe.model.frozen or (self.recipe.model.converted and method.name == "bndl")
+        return method.name == "dense" or (method.from_scratch and not shared)
 
     def _fitted_to_features(self, method: Method, run: Run, seed: int) -> tuple[Fitted, float]:
         source = RunSource(run.folder.name, "", self.cache, {}, run.folder)

@@ -75,6 +75,8 @@ class ModelPart(_Part):
         features: how the features of a frozen backbone are stored, ``float32`` or in half the room.
         head: ``bndl``; ``dense`` for the same recipe with a linear head; or another method of :mod:`bndl.baselines` that
             trains a whole network.
+        converted: where the head is ``bndl``: learn with a linear head, bit for bit as ``dense`` does, and convert it at
+            the end; otherwise the decision layer itself learns.
         layer: settings of the decision layer.
     """
 
@@ -86,6 +88,7 @@ class ModelPart(_Part):
     size: int | None = Field(default=None, ge=1)
     features: Literal["float32", "float16", "bfloat16"] = "float32"
     head: Literal["bndl", "dense", "nmf", "mc-dropout", "belief-matching", "evidential"] = "bndl"
+    converted: bool = False
     layer: LayerPart = LayerPart()
 
 
@@ -159,10 +162,16 @@ class Recipe(_Part):
     model: ModelPart
     train: TrainPart
 
-    def with_head(self, head: str, *, seed: int) -> "Recipe":
-        """The same with another head and seed."""
-        model = self.model.model_copy(update={"head": head})
-        return self.model_copy(update={"model": model, "train": self.train.model_copy(update={"seed": seed})})
+    def with_head(self, head: str, *, seed: int | None = None) -> "Recipe":
+        """The same with another head, and another seed if one is given."""
+        converted = self.model.converted and head == "bndl"  # it says nothing of other heads
+        model = self.model.model_copy(update={"head": head, "converted": converted})
+        train = self.train if seed is None else self.train.model_copy(update={"seed": seed})
+        return self.model_copy(update={"model": model, "train": train})
+
+    def learner(self) -> "Recipe":
+        """The same with the head that learns: a linear one, if that is converted at the end."""
+        return self.with_head("dense") if self.model.converted and self.model.head == "bndl" else self
 
     def to_yaml(self) -> str:
         """The whole recipe, defaults included."""

@@ -133,14 +133,15 @@ def train(
     if resume:
         check_same_data(folder, splits)
     trainer = _trainer(recipe, folder, launch, bar=bar, tell=tell)
-    model = _build(recipe, splits)  # what cannot work is said before the folder is made
+    learner = recipe.learner()
+    model = _build(learner, splits)  # what cannot work is said before the folder is made
     with locked(folder) if first else nullcontext():
         if first and not resume:
             write_record(folder, recipe, splits, launch)
         place = Path(cache or folder.parent / "features")
-        task = _task(recipe, model, splits, place, trainer.strategy.root_device, tell)
+        task = _task(learner, model, splits, place, trainer.strategy.root_device, tell)
         started = time.monotonic()
-        _fit(trainer, recipe, task, folder, resume=resume)
+        _fit(trainer, learner, task, folder, resume=resume)
         return _finish(recipe, splits, task, folder, trainer.strategy.root_device, started) if first else None
 
 
@@ -298,12 +299,14 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
 def _finish(recipe: Recipe, splits: Splits, task: _Task, folder: Path, device: torch.device, started: float) -> Outcome:
     """Take the best epoch, calibrate, measure, save; on a model of its own, for a strategy may have cut up the other."""
     checkpoint = _read_checkpoint(folder / "checkpoints" / "best.ckpt")
-    model = _build(recipe, splits)
-    module = _trained_part(recipe, model)
-    prefix = "model."
-    module.load_state_dict(
+    learner, prefix = recipe.learner(), "model."
+    model = _build(learner, splits)
+    _trained_part(recipe, model).load_state_dict(
         {k.removeprefix(prefix): v for k, v in checkpoint["state_dict"].items() if k.startswith(prefix)}
     )
+    if learner is not recipe:
+        model = get_method(recipe.model.head).dress(model, **recipe.model.layer.model_dump())
+    module = _trained_part(recipe, model)
     batches = {
         name: _batches(part, workers=recipe.data.workers) for name, part in task.parts.items() if name != "train"
     }
