@@ -33,6 +33,7 @@ from bndl.metrics import (
     nnz,
     pavpu,
 )
+from bndl.metrics.calibration import calibration_error
 from bndl.metrics.figures import FIGURES, figures_of
 
 R = 20
@@ -122,6 +123,17 @@ def test_every_figure_has_an_interval_around_it(evaluation):
         figure = evaluation.figures[key]
         assert figure.low <= figure.value <= figure.high
         assert figure.low < figure.high
+
+
+def test_the_calibration_error_stands_next_to_what_chance_alone_gives(evaluation):
+    confidence = evaluation.examples.confidence
+    generator = torch.Generator().manual_seed(0)
+    rights = [torch.rand(len(confidence), generator=generator) < confidence for _ in range(200)]
+    by_chance = torch.stack([calibration_error(confidence, right) for right in rights]).mean()
+    assert evaluation.ece_floor == pytest.approx(float(by_chance), rel=0.15)
+    lines = evaluation.table().splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("ECE, %"))
+    assert lines[place + 1].split() == ["of", "chance", "alone", f"{100 * evaluation.ece_floor:.2f}"]
 
 
 def test_pavpu_stands_next_to_its_counts_and_its_baseline(model, digits, evaluation):

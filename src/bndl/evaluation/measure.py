@@ -13,6 +13,7 @@ from bndl.evaluation.stream import Plan
 from bndl.evaluation.ways import Ways
 from bndl.metrics.bands import Groups, bins_of, curve_of, drawn, figures_from, groups_of, wilson
 from bndl.metrics.bootstrap import Figure, Statistic, estimate_all
+from bndl.metrics.calibration import calibration_floor
 from bndl.metrics.detection import auroc, average_precision, fpr_at_tpr
 from bndl.metrics.examples import Examples, Uncertainty
 from bndl.metrics.figures import FIGURES, LEVELS, ood_figures_of
@@ -72,6 +73,7 @@ def measure(
         num_examples=len(examples),
         classes=classes,
         figures={kind.key: figures[kind.key] for kind in FIGURES},
+        ece_floor=float(calibration_floor(examples.confidence)),
         pavpu=tuple(_certainty(examples, level, figures, num_samples=ways.num_samples) for level in LEVELS),
         errors={by: by_rule if by == "confidence" else done[by] for by in kinds},
         deciles=_deciles(examples, kinds),

@@ -130,6 +130,8 @@ class Evaluation:
         num_examples: N.
         classes: names of the C classes.
         figures: by key, see :data:`bndl.metrics.figures.FIGURES`; the intervals are bootstrap percentiles (95 %).
+        ece_floor: the ECE that chance alone would give these confidences if they were exactly right, see
+            :func:`bndl.metrics.calibration_floor`.
         pavpu: at each level.
         errors: for each kind of uncertainty that tells examples apart, ``auroc``, ``aupr`` and ``fpr95`` of finding the
             errors, and ``aurc``. All but the first kind have a fifth of the resamples.
@@ -153,6 +155,7 @@ class Evaluation:
     num_examples: int
     classes: tuple[str, ...]
     figures: dict[str, Figure]
+    ece_floor: float
     pavpu: tuple[Certainty, ...]
     errors: dict[str, dict[str, Figure]]
     deciles: dict[str, Groups]
