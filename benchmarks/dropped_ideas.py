@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bndl import calibrate
+from bndl.baselines.bndl import takes_nonnegative
 from bndl.baselines.predictions import log_odds
 from bndl.compare.subjects import find_source
 from bndl.convert import convert, find_layer
@@ -98,7 +99,8 @@ def layered(*, shape: float = 10.0, level: bool = True, last: bool = True, **set
     fitted to all examples."""
 
     def fit(head: nn.Linear, train: FeatureSet, test: FeatureSet) -> Answer:
-        layer = find_layer(convert(head, features="nonnegative", **settings))  # a new layer: the head is left alone
+        sign = "nonnegative" if takes_nonnegative(train) else "signed"
+        layer = find_layer(convert(head, features=sign, **settings))  # a new layer: the head is left alone
         kept, own, final = calibrate._SHAPE, calibrate._Level.take_gradient, calibrate._last_log_scale
 
         def held(level: calibrate._Level, num_data: int) -> None:
@@ -111,7 +113,7 @@ def layered(*, shape: float = 10.0, level: bool = True, last: bool = True, **set
             if not level:
                 calibrate._Level.take_gradient = held  # type: ignore[method-assign]
             if not last:
-                calibrate._last_log_scale = lambda layer, data, log_scale: log_scale
+                calibrate._last_log_scale = lambda layer, data, rows, log_scale: log_scale
             calibrate.calibrate(layer, train, generator=seeded())
         finally:
             calibrate._last_log_scale = final

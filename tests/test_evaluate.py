@@ -136,6 +136,14 @@ def test_the_calibration_error_stands_next_to_what_chance_alone_gives(evaluation
     assert lines[place + 1].split() == ["of", "chance", "alone", f"{100 * evaluation.ece_floor:.2f}"]
 
 
+def test_an_evaluation_without_what_chance_alone_gives_is_still_read(evaluation):
+    record = evaluation.to_dict()
+    del record["ece_floor"]
+    older = bndl.Evaluation.from_dict(record)
+    assert math.isnan(older.ece_floor)
+    assert next(line for line in older.table().splitlines() if "chance alone" in line).split()[-1] == "-"
+
+
 def test_pavpu_stands_next_to_its_counts_and_its_baseline(model, digits, evaluation):
     prediction = bndl.predict(model, digits.inputs)
     correct = prediction.labels == digits.labels

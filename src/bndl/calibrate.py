@@ -65,7 +65,7 @@ def calibrate(
             level.write()
     optimizer.zero_grad()
     rows = torch.randperm(len(data), generator=generator, device=generator.device)[:_LAST_ROWS]
-    _fold(layer, _last_log_scale(layer, data.take(rows).like(log_scale), log_scale.detach()).exp())
+    _fold(layer, _last_log_scale(layer, data, rows, log_scale.detach()).exp())
 
 
 class _Level:
@@ -155,24 +155,28 @@ def _predictive_nll(layer: DecisionLayer, batch: FeatureSet, log_scale: Tensor, 
 
 
 @torch.no_grad()
-def _last_log_scale(layer: DecisionLayer, data: FeatureSet, log_scale: Tensor) -> Tensor:
+def _last_log_scale(layer: DecisionLayer, data: FeatureSet, rows: Tensor, log_scale: Tensor) -> Tensor:
     """ln s where a parabola through the loss here and a little to either side is least."""
     shared = draws.SharedDraws(layer, draws.default_num_samples(layer), seed=0)
     around = log_scale.double() + _AROUND * torch.arange(-1.0, 2.0, device=log_scale.device, dtype=torch.float64)
-    chosen = torch.cat([_log_probs(part, data, around.exp().float()) for part in shared.slices()], dim=2)  # (3, N, S)
+    chosen = torch.cat(
+        [_log_probs(part, data, rows, around.exp().float()) for part in shared.slices()], dim=2
+    )  # (3, N, S)
     loss = math.log(shared.num_samples) - chosen.logsumexp(dim=2).double().mean(dim=1)
-    low, here, high = loss + around.square() / (2 * len(data))
+    low, here, high = loss + around.square() / (2 * len(rows))
     curvature = low - 2 * here + high
     step = torch.where(curvature > 0, 0.5 * (low - high) / curvature, 0.0).clamp(-1, 1)
     return log_scale + _AROUND * step.to(log_scale)
 
 
-def _log_probs(drawn: draws.Slice, data: FeatureSet, scales: Tensor) -> Tensor:
-    """Of the labels, by each scale and draw: (scales, N, S)."""
+def _log_probs(drawn: draws.Slice, data: FeatureSet, rows: Tensor, scales: Tensor) -> Tensor:
+    """Of the rows' labels, by each scale and draw: (scales, N, S)."""
     found = []
-    for block, labels in zip(draws.blocks(data.features), data.labels.split(draws.BLOCK), strict=True):
-        logits = drawn.logits(draws.posterior(drawn.layer, block))[: len(labels)].float()  # (B, S, C)
-        index = labels[:, None, None].expand(-1, logits.size(1), 1)
+    for part in rows.split(draws.BLOCK):
+        batch = data.take(part).like(drawn.layer.weight)
+        (block,) = draws.blocks(batch.features)
+        logits = drawn.logits(draws.posterior(drawn.layer, block))[: len(part)].float()  # (B, S, C)
+        index = batch.labels[:, None, None].expand(-1, logits.size(1), 1)
         found.append(torch.stack([(logits * scale).log_softmax(dim=-1).gather(2, index)[..., 0] for scale in scales]))
     return torch.cat(found, dim=1)
 

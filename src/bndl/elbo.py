@@ -180,7 +180,8 @@ def _explained(batch_size: int) -> Iterator[None]:
         if batch_size > 1 or "more than 1 value per channel" not in str(error):
             raise
         raise InputError(
-            "a batch of one example has no statistics for this model's batch norm: give the train_loader drop_last=True."
+            "a batch of one example has no statistics for this model's batch norm: give batches of two or more "
+            "(drop_last=True leaves out a DataLoader's last one)."
         ) from error
 
 

@@ -224,15 +224,23 @@ def test_in_the_papers_tables_our_networks_learn_with_noise_and_prior(place, tmp
     assert "was made with model.layer" in failed[0].reason
 
 
-def test_a_head_that_is_converted_at_the_end_shares_the_dense_network(place, tmp_path):
+def test_a_head_that_is_converted_at_the_end_is_the_dense_networks_as_bndl_train_makes_it(place, tmp_path):
     told: list[str] = []
-    chosen = options(place, tmp_path, settings=["model.converted=true"])
+    settings = ["model.converted=true", "model.layer.theta_shape=sample"]
+    chosen = options(place, tmp_path, settings=settings)
     found = compare([str(place / "tiny.yaml")], ["dense", "bndl"], [0], options=chosen, tell=told.append)
     assert not found.failures
     assert not [line for line in told if line.startswith("training ")]
-    dense, ours = (cell.figures for cell in found.cells)
-    assert ours["accuracy"] > dense["accuracy"] - 0.01
-    assert ours["nll"] < dense["nll"] + 0.01
+    outcome = train(load_recipe(place / "tiny.yaml", settings=settings), tmp_path / "run")
+    assert found.cells[1].figures["nll"] == pytest.approx(outcome.parts["test"][0].nll, rel=1e-5)
+    assert found.cells[1].figures["accuracy"] == found.cells[0].figures["accuracy"]
+
+
+def test_a_run_with_another_head_is_not_taken(place, tmp_path):
+    shutil.copytree(place / "runs" / "tiny-dense-0", tmp_path / "runs" / "tiny-nmf-0")
+    chosen = replace(options(place, tmp_path), runs=tmp_path / "runs")
+    found = compare([str(place / "tiny.yaml")], ["nmf"], [0], options=chosen)
+    assert "model.head = 'dense'" in found.failures[0].reason
 
 
 def test_a_run_of_another_recipe_is_not_taken(place, tmp_path):

@@ -568,6 +568,18 @@ def test_a_converted_head_is_the_dense_runs_with_doubt(made, frozen, tmp_path):
     assert ours.pavpu is not None
 
 
+def test_a_conversion_that_cannot_work_is_said_before_training(tmp_path):
+    with pytest.raises(InputError, match="min_shape"):
+        run(tmp_path / "run", "model.converted=true", "model.layer.min_shape=5", "model.layer.init_shape=2")
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_our_head_is_converted(made, tmp_path):
+    run(tmp_path / "run", "model.converted=true", "model.head=dense")
+    assert bits(tmp_path / "run") == bits(made["dense"][0])
+    assert not load_run(tmp_path / "run").recipe.model.converted
+
+
 def test_a_killed_run_is_converted_when_it_goes_on(tmp_path):
     run(tmp_path / "whole", "model.converted=true")
     begun = unfinished(tmp_path / "whole", tmp_path / "begun")

@@ -1,20 +1,23 @@
 """Methods that train a whole network: one run of ``bndl train`` for each method and seed, found or made."""
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from bndl.baselines import Fitted, Method
 from bndl.baselines.ensemble import Ensemble
+from bndl.calibrate import calibrate
 from bndl.compare.cells import Batches, Measured, measure
 from bndl.compare.subjects import Images, RunSource, foreign, images_of
-from bndl.convert import find_linear
+from bndl.convert import find_layer, find_linear
 from bndl.data import LabelledSet
 from bndl.errors import InputError
-from bndl.features import Inputs, evaluating, features_of
+from bndl.features import Inputs, evaluating, extract, features_of
 from bndl.prediction import Prediction
 from bndl.train import Recipe, Run, load_run, train
 from bndl.train.augment import Augment
@@ -61,7 +64,10 @@ class Scratch:
 
     def compute(self, method: Method, seed: int) -> ScratchResult:
         """Train what is not trained yet, fit what is left to fit, predict from images."""
-        if self._trains(method):
+        if self.recipe.model.converted and method.name == "bndl":
+            run = self.trained("dense", seed)
+            fitted, seconds = self._converted(method, run, seed)
+        elif method.from_scratch and (not self.recipe.model.frozen or method.name == "dense"):
             run = self.trained(method.name, seed)
             fitted, seconds = method.predictor(run.model, seed=seed), run.outcome.seconds
         elif isinstance(method, Ensemble) and not self.recipe.model.frozen:
@@ -83,16 +89,19 @@ class Scratch:
         folder = self.runs / f"{recipe.name}-{head}-{seed}"
         begun = (folder / "recipe.yaml").is_file()
         if begun:
-            _check_same(read_recipe(folder).with_head(head), recipe, folder)
+            _check_same(read_recipe(folder), recipe, folder)
         if not (folder / "results.json").is_file():
             self.tell(f"training {folder}")
             train(recipe, folder, resume=begun, cache=self.cache, tell=self.tell)
         return load_run(folder)
 
-    def _trains(self, method: Method) -> bool:
-        """Whether a network is trained for the method; a head that is converted at the end shares the dense one's."""
-        shared = self.recipe.model.frozen or (self.recipe.model.converted and method.name == "bndl")
-        return method.name == "dense" or (method.from_scratch and not shared)
+    def _converted(self, method: Method, run: Run, seed: int) -> tuple[Fitted, float]:
+        """The dense run with its head converted and calibrated, as ``bndl train`` does at the end."""
+        started = time.perf_counter()
+        model = method.dress(copy.deepcopy(run.model), **self.recipe.model.layer.model_dump())
+        val = extract(model, _batches(images_of(run).val), progress=False)
+        calibrate(find_layer(model), val, generator=torch.Generator().manual_seed(seed))
+        return method.predictor(model, seed=seed), run.outcome.seconds + time.perf_counter() - started
 
     def _fitted_to_features(self, method: Method, run: Run, seed: int) -> tuple[Fitted, float]:
         source = RunSource(run.folder.name, "", self.cache, {}, run.folder)

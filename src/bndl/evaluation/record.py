@@ -194,6 +194,7 @@ class Evaluation:
         version, _ = own.pop("format_version", None), own.pop("bndl", None)
         if version != _FORMAT_VERSION:
             raise InputError(f"an evaluation of format version {version!r}, this bndl reads {_FORMAT_VERSION}.")
+        own.setdefault("ece_floor", None)  # younger than the format
         built: Evaluation = _build(cls, own, "evaluation")
         return built
 

@@ -71,7 +71,10 @@ def _main(every: Sequence[Evaluation]) -> Iterator[Line]:
             heading = f"{kind.heading} coverage" if kind.heading.endswith("%") else kind.heading
             yield _of_kind(kind, heading, [one.figures.get(key) for one in every])
         if key == "ece":
-            yield "  of chance alone", [_percent(one.ece_floor) for one in every]
+            yield (
+                "  of chance alone",
+                ["-" if math.isnan(one.ece_floor) else _percent(one.ece_floor) for one in every],
+            )
 
 
 def _certain(every: Sequence[Evaluation]) -> Iterator[Line]:

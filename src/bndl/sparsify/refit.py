@@ -11,7 +11,6 @@ where t are the labels, or what the head that the path starts from says at its b
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -103,12 +102,6 @@ class Pool:
         """The same examples with what a head says of them, its logits times ``scale``, as targets."""
         return replace(self, soft=torch.cat([(head.logits(t) * scale).softmax(1) for t in self.z.split(4096)]))
 
-    @cached_property
-    def squares(self) -> Tensor:
-        """Squared departures from the mean, or from 0 where there is no bias to give way, of the sample for slopes."""
-        sample = self.z[:_SAMPLE]
-        return ((sample - sample.mean(dim=0)) if self.has_bias else sample).square()
-
     def residuals(self, logits: Tensor, rows: slice) -> Tensor:
         """Probabilities minus targets (B, C): the slope of the loss in the logits."""
         probs = logits.softmax(dim=1)
@@ -142,6 +135,7 @@ def slopes(head: Head, pool: Pool) -> Slopes:
     .. math:: G_{ck} = E[(p_c - t_c)\,z_k], \qquad H_{ck} = E[p_c (1 - p_c) (z_k - \bar z_k)^2]
     """
     z, count, loss = pool.z[:_SAMPLE], min(_SAMPLE, len(pool.z)), 0.0
+    centre = z.mean(dim=0) if pool.has_bias else torch.zeros_like(pool.scale)
     gradient, curvature = torch.zeros_like(head.weight), torch.zeros_like(head.weight)
     for start in range(0, count, 2048):
         block, rows = z[start : start + 2048], slice(start, min(start + 2048, count))
@@ -152,7 +146,7 @@ def slopes(head: Head, pool: Pool) -> Slopes:
         else:
             loss -= float((logs * pool.soft[rows]).sum())
         gradient.addmm_(pool.residuals(logs, rows).t(), block)
-        curvature.addmm_((probs * (1 - probs)).t(), pool.squares[rows])
+        curvature.addmm_((probs * (1 - probs)).t(), (block - centre).square())
     loss = loss / count + 0.5 * pool.ridge * float(head.weight.square().sum())
     return Slopes(loss, gradient / count, curvature / count)
 

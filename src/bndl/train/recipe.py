@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bndl.errors import FileError, InputError
 from bndl.objective import PRESETS, Objective
@@ -75,8 +75,8 @@ class ModelPart(_Part):
         features: how the features of a frozen backbone are stored, ``float32`` or in half the room.
         head: ``bndl``; ``dense`` for the same recipe with a linear head; or another method of :mod:`bndl.baselines` that
             trains a whole network.
-        converted: where the head is ``bndl``: learn with a linear head, bit for bit as ``dense`` does, and convert it at
-            the end; otherwise the decision layer itself learns.
+        converted: where the head is ``bndl``, and else without effect: learn with a linear head, bit for bit as ``dense``
+            does, and convert it at the end; otherwise the decision layer itself learns.
         layer: settings of the decision layer.
     """
 
@@ -90,6 +90,13 @@ class ModelPart(_Part):
     head: Literal["bndl", "dense", "nmf", "mc-dropout", "belief-matching", "evidential"] = "bndl"
     converted: bool = False
     layer: LayerPart = LayerPart()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_ours_is_converted(cls, record: Any) -> Any:
+        """So that ``model.head=dense`` is all that a dense twin needs, and its record says what was done."""
+        other = isinstance(record, Mapping) and record.get("head", "bndl") != "bndl"
+        return {**record, "converted": False} if other else record
 
 
 class TrainPart(_Part):
@@ -164,7 +171,7 @@ class Recipe(_Part):
 
     def with_head(self, head: str, *, seed: int | None = None) -> "Recipe":
         """The same with another head, and another seed if one is given."""
-        converted = self.model.converted and head == "bndl"  # it says nothing of other heads
+        converted = self.model.converted and head == "bndl"
         model = self.model.model_copy(update={"head": head, "converted": converted})
         train = self.train if seed is None else self.train.model_copy(update={"seed": seed})
         return self.model_copy(update={"model": model, "train": train})

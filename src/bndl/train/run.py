@@ -135,6 +135,8 @@ def train(
     trainer = _trainer(recipe, folder, launch, bar=bar, tell=tell)
     learner = recipe.learner()
     model = _build(learner, splits)  # what cannot work is said before the folder is made
+    if learner is not recipe:
+        _build(recipe, splits)
     with locked(folder) if first else nullcontext():
         if first and not resume:
             write_record(folder, recipe, splits, launch)
