@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # what it found and what it would sell
     recipe, out = _resumed(args) if args.resume else _chosen(args)
     messages = console(stderr=True)
-    messages.print(f"{recipe.name}, {recipe.model.head} head, seed {recipe.train.seed} -> {out}", **_PLAIN)
+    head = "dense head, converted at the end" if recipe.model.converted else f"{recipe.model.head} head"
+    messages.print(f"{recipe.name}, {head}, seed {recipe.train.seed} -> {out}", **_PLAIN)
     outcome = train(
         recipe,
         out,
