@@ -127,6 +127,19 @@ class Decider:
         )
         return Prediction(**{f.name: getattr(padded, f.name)[: len(features)].cpu() for f in fields(Prediction)})
 
+    @torch.no_grad()
+    def decisions(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels (B,) and probabilities (B, C) alone, from the draws, as a call gives them: no test, no variances."""
+        thetas = [draws.posterior(self.layer, rows) for rows in draws.blocks(features.to(self.phi_mean.dtype))]
+        C, count = self.layer.out_features, len(features)
+        logits = torch.cat([draws.product(theta.mean, self.weights, self.bias)[:, :C] for theta in thetas])
+        totals = [theta.mean.new_zeros(len(theta.mean), C) for theta in thetas]
+        for part in self.draws.slices():
+            for theta, total in zip(thetas, totals, strict=True):
+                total += part.logits(theta).softmax(dim=-1).sum(dim=1)
+        probs = torch.cat(totals) / self.draws.num_samples
+        return logits.argmax(dim=1)[:count].cpu(), probs[:count].cpu()
+
     def _odds(self, blocks: list[_Block], probs: Tensor, labels: Tensor) -> Tensor:
         """p of the test against all other classes (B',); 1 where the decision has not half of the probability."""
         mean, variance = (torch.cat([getattr(block, name) for block in blocks]) for name in ("odds", "odds_variance"))

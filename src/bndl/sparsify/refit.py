@@ -11,6 +11,7 @@ where t are the labels, or what the head that the path starts from says at its b
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from torch import Tensor
 from bndl.features import FeatureSet
 from bndl.layer import DecisionLayer
 
-__all__ = ["Head", "Pool", "Slopes", "refit", "slopes"]
+__all__ = ["Head", "Pool", "Slopes", "refit"]
 
 _BATCH = 512
 _VISITS = 25_000  # examples a pass, at most
@@ -31,6 +32,7 @@ _BETAS = (0.9, 0.99)
 _WARM_UP = 0.1
 _HELD = 2**28  # numbers: features or targets that are kept in memory
 _SAMPLE = 8192  # examples that slopes are averaged over
+_BLOCK = 2048  # of them at a time
 
 
 @dataclass(frozen=True)
@@ -119,36 +121,50 @@ class Pool:
             yield slice(start, min(start + _BATCH, len(self.labels)))
 
 
-@dataclass(frozen=True)
 class Slopes:
-    """The objective of this module's first lines on a sample, its gradient (C, K) and its curvature in each weight."""
-
-    loss: float
-    gradient: Tensor
-    curvature: Tensor
-
-
-@torch.no_grad()
-def slopes(head: Head, pool: Pool) -> Slopes:
-    r"""Loss, gradient of the cross entropy and its curvature in each weight alone, with a bias that gives way.
+    r"""The objective of this module's first lines on a sample of the pool, and its slopes, each made when it is asked for.
 
     .. math:: G_{ck} = E[(p_c - t_c)\,z_k], \qquad H_{ck} = E[p_c (1 - p_c) (z_k - \bar z_k)^2]
+
+    Args:
+        head: where.
+        pool: features and targets.
     """
-    z, count, loss = pool.z[:_SAMPLE], min(_SAMPLE, len(pool.z)), 0.0
-    centre = z.mean(dim=0) if pool.has_bias else torch.zeros_like(pool.scale)
-    gradient, curvature = torch.zeros_like(head.weight), torch.zeros_like(head.weight)
-    for start in range(0, count, 2048):
-        block, rows = z[start : start + 2048], slice(start, min(start + 2048, count))
-        logs = head.logits(block).log_softmax(dim=1)
-        probs = logs.exp()
-        if pool.soft is None:
-            loss -= float(logs.gather(1, pool.labels[rows, None]).sum())
-        else:
-            loss -= float((logs * pool.soft[rows]).sum())
-        gradient.addmm_(pool.residuals(logs, rows).t(), block)
-        curvature.addmm_((probs * (1 - probs)).t(), (block - centre).square())
-    loss = loss / count + 0.5 * pool.ridge * float(head.weight.square().sum())
-    return Slopes(loss, gradient / count, curvature / count)
+
+    @torch.no_grad()
+    def __init__(self, head: Head, pool: Pool) -> None:
+        self.pool, self.count, loss = pool, min(_SAMPLE, len(pool.z)), 0.0
+        self.blocks = [slice(start, min(start + _BLOCK, self.count)) for start in range(0, self.count, _BLOCK)]
+        self.logs = [head.logits(pool.z[rows]).log_softmax(dim=1) for rows in self.blocks]
+        for logs, rows in zip(self.logs, self.blocks, strict=True):
+            if pool.soft is None:
+                loss -= float(logs.gather(1, pool.labels[rows, None]).sum())
+            else:
+                loss -= float((logs * pool.soft[rows]).sum())
+        self.loss = loss / self.count + 0.5 * pool.ridge * float(head.weight.square().sum())
+
+    def _zeros(self) -> Tensor:
+        return self.pool.z.new_zeros(self.logs[0].size(1), self.pool.z.size(1))
+
+    @cached_property
+    @torch.no_grad()
+    def gradient(self) -> Tensor:
+        """G (C, K), of the cross entropy."""
+        total = self._zeros()
+        for logs, rows in zip(self.logs, self.blocks, strict=True):
+            total.addmm_(self.pool.residuals(logs, rows).t(), self.pool.z[rows])
+        return total / self.count
+
+    @cached_property
+    @torch.no_grad()
+    def curvature(self) -> Tensor:
+        """H (C, K), in each weight alone, with a bias that gives way."""
+        z, total = self.pool.z[: self.count], self._zeros()
+        centre = z.mean(dim=0) if self.pool.has_bias else torch.zeros_like(self.pool.scale)
+        for logs, rows in zip(self.logs, self.blocks, strict=True):
+            probs = logs.exp()
+            total.addmm_((probs * (1 - probs)).t(), (z[rows] - centre).square())
+        return total / self.count
 
 
 @torch.no_grad()

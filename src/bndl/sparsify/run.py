@@ -261,9 +261,10 @@ def clean(layer: DecisionLayer) -> None:
 def measured(layer: DecisionLayer, data: FeatureSet, *, seed: int) -> SparsePoint:
     """The figures of a layer on ``data``, and a copy of its parameters."""
     decider = Decider(layer, seed=seed)
-    parts = [decider(block.to(layer.weight)) for block in data.features.split(1024)]
-    probs, labels = torch.cat([part.probs for part in parts]), data.labels.cpu()
-    right = torch.cat([part.labels for part in parts]) == labels
+    parts = [decider.decisions(block.to(layer.weight)) for block in data.features.split(1024)]
+    decided, probs = (torch.cat(part) for part in zip(*parts, strict=True))
+    labels = data.labels.cpu()
+    right = decided == labels
     active = int((layer.weight - layer.alpha_phi > ACTIVE_ABOVE).sum())
     return SparsePoint(
         nnz=layer.num_weights() / layer.all_weights(),

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bndl.calibrate import best_log_scale
-from bndl.sparsify.refit import Head, Pool, Slopes, refit, slopes
+from bndl.sparsify.refit import Head, Pool, Slopes, refit
 
 __all__ = ["Goal", "sweep", "walk"]
 
@@ -133,7 +133,7 @@ def _step(head: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> 
     while True:
         now = goal.towards(share * _STEP, *dims)
         last = now == goal
-        mask = now.keep(torch.where(mask, _cost(head, slopes(head, pool)), -math.inf))
+        mask = now.keep(torch.where(mask, _cost(head, Slopes(head, pool)), -math.inf))
         head = _fitted(head, mask, pool, passes=_SHORT * (0.5 if _many(mask) else 1), generator=generator)
         share = now.share(*dims)
         if last:
@@ -156,7 +156,7 @@ def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: t
     """
     if len(pool.labels) < mask.numel() or _many(mask):
         return head, mask
-    size, at, failed = _EXCHANGED, slopes(head, pool), torch.zeros_like(mask)
+    size, at, failed = _EXCHANGED, Slopes(head, pool), torch.zeros_like(mask)
     count = int(mask.sum())
     for _ in range(_EXCHANGES * (2 if count <= _HANDFUL else 1)):
         cost = torch.where(mask, _cost(head, at), -math.inf)
@@ -170,7 +170,7 @@ def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: t
         new = torch.zeros_like(mask).flatten().index_fill_(0, best.indices[worth], True).view_as(mask)
         proposed = goal.keep(torch.where(new, math.inf, cost))
         trial = _fitted(head, proposed, pool, passes=_SHORT, generator=generator)
-        if (there := slopes(trial, pool)).loss < at.loss:
+        if (there := Slopes(trial, pool)).loss < at.loss:
             head, mask, at = trial, proposed, there
         else:
             size, failed = size * 0.3, failed | new if number == 1 else failed
