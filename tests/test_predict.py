@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import bndl
 from bndl.backbones import SmallCNN
+from bndl.decide import Decider
 from bndl.draws import SharedDraws, Slice, blocks
 from bndl.errors import InputError
 
@@ -719,3 +720,13 @@ def test_training_copies_and_files_forget_it(tmp_path):
     assert layer.memory is None
     bndl.predict(layer, h)
     assert layer.memory is None
+
+
+@pytest.mark.parametrize("theta_shape", ["feature", "sample"])
+def test_decisions_alone_are_those_of_a_whole_prediction(theta_shape):
+    torch.manual_seed(0)
+    decider = Decider(bndl.DecisionLayer(12, 5, theta_shape=theta_shape).eval(), num_samples=16, seed=3)
+    features = torch.rand(70, 12)
+    whole, (labels, probs) = decider(features), decider.decisions(features)
+    assert torch.equal(labels, whole.labels)
+    assert torch.equal(probs, whole.probs)
