@@ -163,8 +163,9 @@ class CompactLayer(DecisionLayer):
         product = self._current_product()
         if product is None:
             return super().forward(h, generator)
-        if torch.is_autocast_enabled(h.device.type):
-            with torch.autocast(device_type=h.device.type, enabled=False):
+        device = "cpu" if h.is_cpu else h.device.type  # of a short call, a third is questions like this one
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device_type=device, enabled=False):
                 return self._mean_logits(h, product)
         logits = self._mean_logits(h, product)
         return logits if logits.dtype == h.dtype else logits.to(h.dtype)

@@ -20,6 +20,7 @@ draw is needed for the decision; draws, shared by all examples, are made for the
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -133,12 +134,7 @@ class Decider:
         thetas = [draws.posterior(self.layer, rows) for rows in draws.blocks(features.to(self.phi_mean.dtype))]
         C, count = self.layer.out_features, len(features)
         logits = torch.cat([draws.product(theta.mean, self.weights, self.bias)[:, :C] for theta in thetas])
-        totals = [theta.mean.new_zeros(len(theta.mean), C) for theta in thetas]
-        for part in self.draws.slices():
-            for theta, total in zip(thetas, totals, strict=True):
-                total += part.logits(theta).softmax(dim=-1).sum(dim=1)
-        probs = torch.cat(totals) / self.draws.num_samples
-        return logits.argmax(dim=1)[:count].cpu(), probs[:count].cpu()
+        return logits.argmax(dim=1)[:count].cpu(), self._averaged(thetas)[:count].cpu()
 
     def _odds(self, blocks: list[_Block], probs: Tensor, labels: Tensor) -> Tensor:
         """p of the test against all other classes (B',); 1 where the decision has not half of the probability."""
@@ -193,17 +189,30 @@ class Decider:
 
     def _sampled(self, blocks: list[_Block]) -> tuple[Tensor, Tensor]:
         """Probabilities (B', C) averaged over the draws, and for the paper's test the sampled differences (B', S)."""
-        totals = [torch.zeros_like(block.logits) for block in blocks]
+        thetas = [block.theta for block in blocks]
+        if self.method != "paper":
+            probs = self._averaged(thetas)
+            return probs, probs
         differences: list[list[Tensor]] = [[] for _ in blocks]
+
+        def compare(index: int, logits: Tensor) -> None:
+            block = blocks[index]
+            pair = torch.stack([block.first, block.second], dim=1)[:, None].expand(-1, logits.size(1), -1)
+            differences[index].append(-logits.gather(2, pair).diff(dim=2)[..., 0] * block.spoken[:, None])
+
+        probs = self._averaged(thetas, compare)
+        return probs, torch.cat([torch.cat(own, dim=1) for own in differences])
+
+    def _averaged(self, thetas: list[Posterior], see: Callable[[int, Tensor], None] | None = None) -> Tensor:
+        """Probabilities (B', C) averaged over the draws; ``see`` is shown each block's index and logits (B', S', C)."""
+        totals = [theta.mean.new_zeros(len(theta.mean), self.layer.out_features) for theta in thetas]
         for part in self.draws.slices():
-            for block, total, own in zip(blocks, totals, differences, strict=True):
-                logits = part.logits(block.theta)
+            for index, (theta, total) in enumerate(zip(thetas, totals, strict=True)):
+                logits = part.logits(theta)
                 total += logits.softmax(dim=-1).sum(dim=1)
-                if self.method == "paper":
-                    pair = torch.stack([block.first, block.second], dim=1)[:, None].expand(-1, logits.size(1), -1)
-                    own.append(-logits.gather(2, pair).diff(dim=2)[..., 0] * block.spoken[:, None])
-        probs = torch.cat(totals) / self.draws.num_samples
-        return probs, torch.cat([torch.cat(own, dim=1) for own in differences]) if differences[0] else probs
+                if see is not None:
+                    see(index, logits)
+        return torch.cat(totals) / self.draws.num_samples
 
     def _probit(self, block: _Block) -> Tensor:
         r"""softmax of :math:`d_c / \sqrt{1 + \pi\,\mathrm{Var}[d_c] / 8}`, :math:`d_c = l_c - l_{first}` (B', C).

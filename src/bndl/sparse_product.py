@@ -116,11 +116,12 @@ class MeanProduct:
 
     def __call__(self, theta: Tensor) -> Tensor:
         """Logits (B, C); where the call reads all features, what is negative counts as 0."""
-        few = theta.size(0) < FEW
+        B, few = theta.size(0), theta.size(0) < FEW
         if few and self.rows is not None:
-            if theta.size(0) == 1:
+            if B == 1:
                 return torch.addmv(self.bias, self.rows, theta[0].relu()).unsqueeze(0)
-            return torch.addmm(self.bias[:, None], self.rows, theta.relu().t()).t().contiguous()
+            table = torch.clamp_min(theta.t(), 0, out=theta.new_empty(theta.size(1), B))  # transposed in the same call
+            return torch.add(self.rows.mm(table).t(), self.bias, out=theta.new_empty(B, len(self.bias)))
         if not few and self.bags is not None:
             return self.bags(theta, self.bias)
         assert self.dense is not None
