@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import bndl
 from bndl.backbones import SmallCNN
 from bndl.decide import Decider
-from bndl.draws import SharedDraws, Slice, blocks
+from bndl.draws import BLOCK, SharedDraws, Slice, blocks
 from bndl.errors import InputError
 
 METHODS = ("sample", "closed", "paper")
@@ -250,12 +250,12 @@ def test_against_the_runner_up_p_is_the_t_test_of_the_closed_form_at_twenty_draw
 @pytest.mark.parametrize("theta_shape", THETA_SHAPES)
 @pytest.mark.parametrize("num_samples", [2, 20, 50])
 def test_the_papers_p_is_scipys_paired_t_test(theta_shape, num_samples):
-    layer, h = make_layer(theta_shape=theta_shape), rows(90, 8, seed=1).abs()
+    layer, h = make_layer(theta_shape=theta_shape), rows(BLOCK + 90, 8, seed=1).abs()
     pred = bndl.predict(layer, h, method="paper", num_samples=num_samples, seed=3)
     shared = SharedDraws(layer, num_samples, seed=3, stratified=False)
     with torch.no_grad():
         parts = [torch.cat([part.logits(layer.theta(tile)) for part in shared.slices()], dim=1) for tile in blocks(h)]
-    logits = torch.cat(parts)[:90].double()  # (B, S, C)
+    logits = torch.cat(parts)[: len(h)].double()  # (B, S, C)
     first = logits.gather(2, pred.labels.view(-1, 1, 1).expand(-1, num_samples, 1))[..., 0].numpy()
     second = logits.gather(2, pred.runner_up.view(-1, 1, 1).expand(-1, num_samples, 1))[..., 0].numpy()
     np.testing.assert_allclose(pred.p_value, scipy.stats.ttest_rel(first, second, axis=1).pvalue, rtol=2e-3)

@@ -364,8 +364,16 @@ def test_the_walk_takes_what_predicts_unseen_examples_best(network, digits, monk
     assert right > 0.9
 
 
-@pytest.mark.parametrize("trained", [True, False], ids=["a good head", "a bad one"])
-def test_the_dense_head_teaches_unless_the_labels_do_clearly_better(network, digits, monkeypatch, trained):
+@pytest.mark.parametrize(
+    ("trained", "clearly", "teacher"),
+    [(True, None, "dense"), (False, None, "labels"), (False, 0.0, "dense")],
+    ids=["a good head", "a bad one", "a bad one, not clearly"],
+)
+def test_the_dense_head_teaches_unless_the_labels_do_clearly_better(
+    network, digits, monkeypatch, trained, clearly, teacher
+):
+    if clearly is not None:
+        monkeypatch.setattr(walk, "_CLEARLY", clearly)
     whole = pool_of(network, digits)[1]
     pool, judge = (
         replace(whole, z=whole.z[rows], labels=whole.labels[rows]) for rows in (slice(700), slice(700, None))
@@ -381,7 +389,7 @@ def test_the_dense_head_teaches_unless_the_labels_do_clearly_better(network, dig
 
     monkeypatch.setattr(walk, "_point", watched)
     list(walk.walk(start, pool, judge, [Goal(200), Goal(100), Goal(50)], generator=torch.Generator().manual_seed(0)))
-    assert asked == ["labels", "dense", *["dense" if trained else "labels"] * 2]
+    assert asked == ["labels", "dense", teacher, teacher]
 
 
 def test_a_goal_keeps_the_best_and_one_of_each_class():
