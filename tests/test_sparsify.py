@@ -13,7 +13,7 @@ import bndl
 from bndl.features import FeatureSet
 from bndl.layer import ACTIVE_ABOVE, DecisionLayer
 from bndl.sparsify import noise, refit, run, walk
-from bndl.sparsify.refit import Head, Pool
+from bndl.sparsify.pool import Head, Pool, Slopes
 from bndl.sparsify.walk import Goal
 
 C, HIDDEN = 10, 48
@@ -288,7 +288,7 @@ def test_curvature_is_that_of_the_loss_with_a_bias_that_gives_way(network, digit
         return nn.functional.cross_entropy(z @ weight.t() + head.bias, pool.labels)
 
     gradient = torch.autograd.grad(loss(weight), weight)[0]
-    found = refit.Slopes(head, pool)
+    found = Slopes(head, pool)
     assert torch.allclose(found.gradient.double(), gradient, atol=1e-4)
     assert found.loss == pytest.approx(float((loss(weight) + 10 / len(z) * weight.square().sum()).detach()), rel=1e-4)
     c, k = 3, int(head.weight[3].argmax())
@@ -303,10 +303,10 @@ def test_soft_targets_are_what_a_head_says_and_the_loss_is_theirs(network, digit
     taught = pool.taught(head, torch.tensor(0.5))
     assert torch.allclose(taught.soft, (head.logits(pool.z) * 0.5).softmax(1), atol=1e-6)
     half = Head(head.weight * 0.5, head.bias * 0.5)
-    assert refit.Slopes(half, taught).gradient.abs().max() < 1e-5  # the head that says just that
-    assert refit.Slopes(head, taught).gradient.abs().max() > 1e-3
+    assert Slopes(half, taught).gradient.abs().max() < 1e-5  # the head that says just that
+    assert Slopes(head, taught).gradient.abs().max() > 1e-3
     cross = -(taught.soft * head.logits(pool.z).log_softmax(1)).sum(1).mean()
-    assert refit.Slopes(head, taught).loss == pytest.approx(
+    assert Slopes(head, taught).loss == pytest.approx(
         float(cross + 10 / len(pool.z) * head.weight.square().sum()), rel=1e-4
     )
 
@@ -328,7 +328,7 @@ def test_a_fit_moves_only_what_it_may_and_lowers_the_loss(network, digits):
         found = refit.refit(cut, mask, pool, passes=3, generator=torch.Generator().manual_seed(0))
         assert (found.weight[~mask] == 0).all()
         assert (found.weight >= 0).all()
-        assert refit.Slopes(found, pool).loss < 0.9 * refit.Slopes(cut, pool).loss
+        assert Slopes(found, pool).loss < 0.9 * Slopes(cut, pool).loss
 
 
 def test_a_fit_reaches_the_optimum_of_the_objective(network, digits):
@@ -348,8 +348,8 @@ def test_a_fit_reaches_the_optimum_of_the_objective(network, digits):
         optimizer.step()
         with torch.no_grad():
             u.clamp_(min=0)
-    best = refit.Slopes(Head((u * mask).detach(), bias.detach()), pool).loss
-    assert refit.Slopes(found, pool).loss == pytest.approx(best, rel=0.05)
+    best = Slopes(Head((u * mask).detach(), bias.detach()), pool).loss
+    assert Slopes(found, pool).loss == pytest.approx(best, rel=0.05)
 
 
 def test_the_walk_takes_what_predicts_unseen_examples_best(network, digits, monkeypatch):
@@ -413,7 +413,7 @@ def test_an_exchange_mends_a_bad_choice(network, digits, monkeypatch):
     mended, now = walk._exchanged(bad, mask, Goal(40), pool, generator=generator)
     assert int(now.sum()) == 40
     assert (mended.weight[~now] == 0).all()
-    assert refit.Slopes(mended, pool).loss < 0.7 * refit.Slopes(bad, pool).loss
+    assert Slopes(mended, pool).loss < 0.7 * Slopes(bad, pool).loss
 
 
 def test_nothing_is_exchanged_with_fewer_examples_than_weights_or_many_weights(network, digits, monkeypatch):

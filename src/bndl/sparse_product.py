@@ -47,11 +47,12 @@ class Bags:
     starts: Tensor
 
     @classmethod
-    def of(cls, weights: Tensor) -> "Bags":
-        """The non-zero entries of ``weights`` (C, K)."""
+    def of(cls, weights: Tensor, values: Tensor | None = None) -> "Bags":
+        """The non-zero entries of ``weights`` (C, K), or at their places ``values`` (nnz,)."""
         classes, features = weights.nonzero().t().contiguous()
         counts = torch.bincount(classes, minlength=len(weights))
-        return cls(features, weights[classes, features], counts.cumsum(0) - counts)
+        own = weights[classes, features] if values is None else values
+        return cls(features, own, counts.cumsum(0) - counts)
 
     @property
     def classes(self) -> Tensor:
@@ -75,10 +76,22 @@ class Bags:
         sums, tile = theta.new_empty(B, C), min(256, max(32, _TABLE // K // 16 * 16))
         for start in range(0, B, tile):
             table = theta[start : start + tile].t().clone(memory_format=torch.contiguous_format).relu_()
-            own = F.embedding_bag(self.features, table, self.starts, mode="sum", per_sample_weights=self.values).t()
+            own = self.sums(table).t()
             part = sums[start : start + tile]
             part.copy_(own) if bias is None else torch.add(own, bias, out=part)
         return sums
+
+    def sums(self, table: Tensor) -> Tensor:
+        """A table (K, B) of features, one after the other -> products with each class's weights (C, B)."""
+        return F.embedding_bag(self.features, table, self.starts, mode="sum", per_sample_weights=self.values)
+
+    def compressed(self, num_columns: int) -> Tensor:
+        """The weights in compressed rows (C, num_columns)."""
+        ends = F.pad(self.starts, (0, 1), value=len(self.values)).int()
+        dims = (len(self.starts), num_columns)
+        with warnings.catch_warnings():  # torch calls the layout a beta; what is used of it here is tested
+            warnings.filterwarnings("ignore", "Sparse CSR")
+            return torch.sparse_csr_tensor(ends, self.features.int(), self.values, dims, check_invariants=False)
 
 
 class MeanProduct:
@@ -103,7 +116,7 @@ class MeanProduct:
             bags = Bags.of(weights)
             placed = bags if columns is None else replace(bags, features=columns[0][bags.features])
             if rows_are_faster(len(bags.values), C, K) and torch.backends.mkl.is_available():
-                self.rows = _compressed(placed, K if columns is None else columns[1])
+                self.rows = placed.compressed(K if columns is None else columns[1])
             if bags_are_faster(len(bags.values), C, K):
                 self.bags = placed if self.direct_bags else bags
         self.dense = weights.clone() if self.rows is None or self.bags is None else None
@@ -126,12 +139,3 @@ class MeanProduct:
             return self.bags(theta, self.bias)
         assert self.dense is not None
         return F.linear(theta, self.dense, self.bias)
-
-
-def _compressed(bags: Bags, num_columns: int) -> Tensor:
-    """The weights in compressed rows (C, num_columns)."""
-    ends = F.pad(bags.starts, (0, 1), value=len(bags.values)).int()
-    dims = (len(bags.starts), num_columns)
-    with warnings.catch_warnings():  # torch calls the layout a beta; what is used of it here is tested
-        warnings.filterwarnings("ignore", "Sparse CSR")
-        return torch.sparse_csr_tensor(ends, bags.features.int(), bags.values, dims, check_invariants=False)

@@ -24,7 +24,7 @@ from bndl.predict import named
 from bndl.progress import track
 from bndl.sparsify.noise import tune_noise
 from bndl.sparsify.path import SparsePath, SparsePoint
-from bndl.sparsify.refit import Head, Pool
+from bndl.sparsify.pool import Head, Pool
 from bndl.sparsify.walk import Goal, sweep, walk
 
 __all__ = ["Mode", "Target", "about_missing", "clean", "follow", "measured", "parts", "refined", "sparsify"]

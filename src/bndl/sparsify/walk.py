@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bndl.calibrate import best_log_scale
-from bndl.sparsify.refit import Head, Pool, Slopes, refit
+from bndl.sparsify.pool import Head, Pool, Slopes
+from bndl.sparsify.refit import refit
 
 __all__ = ["Goal", "sweep", "walk"]
 

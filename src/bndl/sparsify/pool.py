@@ -1,0 +1,178 @@
+r"""What a sparse head learns from: features in memory, targets, and the slopes of the loss at a head.
+
+In units of each feature's root mean square, :math:`z_{nk} = \theta_{nk} / \sqrt{E[\theta_k^2]}` and
+:math:`u_{ck} = \Phi_{kc} \sqrt{E[\theta_k^2]}`, the objective is
+
+.. math:: -\frac1N \sum_n \sum_c t_{nc} \ln \mathrm{softmax}(u z_n + b)_c + \frac{\lambda}{2} \|u\|^2,
+
+where t are the labels, or what the head that the path starts from says at its best temperature, and lambda = 20 / N.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bndl.features import FeatureSet
+from bndl.layer import DecisionLayer
+
+__all__ = ["BATCH", "Head", "Pool", "Slopes"]
+
+BATCH = 512
+_RIDGE = 20  # lambda times N: a normal prior on each u
+_HELD = 2**28  # numbers: features or targets that are kept in memory
+_SAMPLE = 8192  # examples that slopes are averaged over
+_BLOCK = 2048  # of them at a time
+
+
+@dataclass(frozen=True)
+class Head:
+    """Weights (C, K) >= 0 and bias (C,) of mean logits."""
+
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, layer: DecisionLayer) -> "Head":
+        """The means of a decision layer."""
+        mean, offset = layer.phi().mean, layer.offset()
+        return cls(mean.clone(), mean.new_zeros(len(mean)) if offset is None else offset.clone())
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(N, K) -> (N, C)."""
+        return F.linear(features, self.weight, self.bias)
+
+    def times(self, scale: Tensor) -> "Head":
+        """Its weights times ``scale`` (K,): the head of features that are divided by it."""
+        return Head(self.weight * scale, self.bias)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What weights learn from, in memory.
+
+    Attributes:
+        z: features (N, K) as the head multiplies them, each over its root mean square; in a seeded order.
+        labels: (N,).
+        soft: targets (N, C) in place of the labels, or None.
+        scale: root mean square (K,) of each feature.
+        has_bias: whether the bias may move.
+    """
+
+    z: Tensor
+    labels: Tensor
+    soft: Tensor | None
+    scale: Tensor
+    has_bias: bool
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls, layer: DecisionLayer, data: list[FeatureSet], *, generator: torch.Generator, scale: Tensor | None = None
+    ) -> "Pool":
+        """Of several sets, in a seeded order; of very many examples a seeded part."""
+        most = _HELD // max(layer.num_features, layer.out_features)
+        parts = []
+        for one in data:
+            order = torch.randperm(len(one), generator=generator, device=generator.device)
+            blocks = [one.take(rows).like(layer.weight) for rows in order[:most].split(4096)]
+            parts += [(layer.theta(block.features).mean, block.labels) for block in blocks]
+        theta, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+        order = torch.randperm(len(labels), generator=generator, device=generator.device)
+        theta = theta[order]
+        scale = theta.square().mean(dim=0).sqrt() if scale is None else scale
+        scale = torch.where(scale > 0, scale, 1.0)
+        return cls(theta.div_(scale), labels[order], None, scale, layer.bias is not None)
+
+    @property
+    def ridge(self) -> float:
+        """lambda."""
+        return _RIDGE / len(self.labels)
+
+    def taught(self, head: Head, scale: Tensor) -> "Pool":
+        """The same examples with what a head says of them, its logits times ``scale``, as targets."""
+        return replace(self, soft=torch.cat([(head.logits(t) * scale).softmax(1) for t in self.z.split(4096)]))
+
+    def residuals(self, logits: Tensor, rows: slice) -> Tensor:
+        """Probabilities minus targets (B, C): the slope of the loss in the logits."""
+        probs = logits.softmax(dim=1)
+        if self.soft is not None:
+            return probs.sub_(self.soft[rows])
+        index = self.labels[rows, None]
+        return probs.scatter_add_(1, index, probs.new_full(index.size(), -1.0))
+
+    def batches(self, num_steps: int, generator: torch.Generator) -> Iterator[int]:
+        """The numbers of ``num_steps`` batches, one after the other from one that is drawn."""
+        number = math.ceil(len(self.labels) / BATCH)
+        first = int(torch.randint(number, (), generator=generator, device=generator.device))
+        yield from (step % number for step in range(first, first + num_steps))
+
+    def rows(self, batch: int) -> slice:
+        """Of a batch."""
+        return slice(batch * BATCH, min((batch + 1) * BATCH, len(self.labels)))
+
+    @cached_property
+    def turned(self) -> list[tuple[Tensor, Tensor | None]]:
+        """Each batch's features (K, B) and soft targets (C, B), for products that read a feature's numbers at a stretch."""
+        soft = [None] * math.ceil(len(self.labels) / BATCH) if self.soft is None else self.soft.split(BATCH)
+        both = zip(self.z.split(BATCH), soft, strict=True)
+        return [(z.t().contiguous(), None if t is None else t.t().contiguous()) for z, t in both]
+
+    def turned_residuals(self, logits: Tensor, batch: int) -> Tensor:
+        """Probabilities minus targets (C, B) of a batch."""
+        probs, soft = logits.softmax(dim=0), self.turned[batch][1]
+        if soft is not None:
+            return probs.sub_(soft)
+        index = self.labels[None, self.rows(batch)]
+        return probs.scatter_add_(0, index, probs.new_full(index.size(), -1.0))
+
+
+class Slopes:
+    r"""The objective of this module's first lines on a sample of the pool, and its slopes, each made when it is asked for.
+
+    .. math:: G_{ck} = E[(p_c - t_c)\,z_k], \qquad H_{ck} = E[p_c (1 - p_c) (z_k - \bar z_k)^2]
+
+    Args:
+        head: where.
+        pool: features and targets.
+    """
+
+    @torch.no_grad()
+    def __init__(self, head: Head, pool: Pool) -> None:
+        self.pool, self.count, loss = pool, min(_SAMPLE, len(pool.z)), 0.0
+        self.blocks = [slice(start, min(start + _BLOCK, self.count)) for start in range(0, self.count, _BLOCK)]
+        self.logs = [head.logits(pool.z[rows]).log_softmax(dim=1) for rows in self.blocks]
+        for logs, rows in zip(self.logs, self.blocks, strict=True):
+            if pool.soft is None:
+                loss -= float(logs.gather(1, pool.labels[rows, None]).sum())
+            else:
+                loss -= float((logs * pool.soft[rows]).sum())
+        self.loss = loss / self.count + 0.5 * pool.ridge * float(head.weight.square().sum())
+
+    def _zeros(self) -> Tensor:
+        return self.pool.z.new_zeros(self.logs[0].size(1), self.pool.z.size(1))
+
+    @cached_property
+    @torch.no_grad()
+    def gradient(self) -> Tensor:
+        """G (C, K), of the cross entropy."""
+        total = self._zeros()
+        for logs, rows in zip(self.logs, self.blocks, strict=True):
+            total.addmm_(self.pool.residuals(logs, rows).t(), self.pool.z[rows])
+        return total / self.count
+
+    @cached_property
+    @torch.no_grad()
+    def curvature(self) -> Tensor:
+        """H (C, K), in each weight alone, with a bias that gives way."""
+        z, total = self.pool.z[: self.count], self._zeros()
+        centre = z.mean(dim=0) if self.pool.has_bias else torch.zeros_like(self.pool.scale)
+        for logs, rows in zip(self.logs, self.blocks, strict=True):
+            probs = logs.exp()
+            total.addmm_((probs * (1 - probs)).t(), (z[rows] - centre).square())
+        return total / self.count
