@@ -1,5 +1,6 @@
 """From dense to a handful of weights: what is counted, what is chosen, what is kept."""
 
+import math
 import warnings
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ import bndl
 from bndl.features import FeatureSet
 from bndl.layer import ACTIVE_ABOVE, DecisionLayer
 from bndl.sparsify import noise, refit, run, walk
+from bndl.sparsify import pool as pool_module
 from bndl.sparsify.pool import Head, Pool, Slopes
 from bndl.sparsify.walk import Goal
 
@@ -329,6 +331,36 @@ def test_a_fit_moves_only_what_it_may_and_lowers_the_loss(network, digits):
         assert (found.weight[~mask] == 0).all()
         assert (found.weight >= 0).all()
         assert Slopes(found, pool).loss < 0.9 * Slopes(cut, pool).loss
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("soft", [True, False], ids=["soft", "labels"])
+def test_a_list_of_weights_is_fitted_as_the_whole_matrix_is(network, digits, monkeypatch, soft, has_bias):
+    head, pool = pool_of(network, digits)
+    pool = replace(pool.taught(head, 0.7) if soft else pool, has_bias=has_bias)
+    assert len(pool.labels) % pool_module.BATCH  # the last batch is smaller
+    mask = Goal(60).keep(head.weight)
+    mask[3] = False  # a class without a weight
+    cut = Head(head.weight * mask, head.bias)
+    found = {}
+    for large in (1, math.inf):
+        monkeypatch.setattr(refit, "_LARGE", large)
+        monkeypatch.setattr(refit, "_LISTED", 1.0)
+        assert refit._is_sparse(mask, pool) == (large == 1)
+        found[large] = refit.refit(cut, mask, pool, passes=2, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(found[1].weight, found[math.inf].weight, atol=1e-4)
+    assert torch.allclose(found[1].bias, found[math.inf].bias, atol=1e-4)
+    assert not torch.allclose(found[1].weight, cut.weight, atol=1e-2)
+
+
+def test_few_weights_of_many_are_a_list_where_that_was_measured():
+    many, few = torch.ones(100, 512, dtype=torch.bool), torch.zeros(100, 512, dtype=torch.bool)
+    few[:, ::10] = True
+    pool = Pool(torch.zeros(1, 512), torch.zeros(1, dtype=torch.int64), None, torch.ones(512), has_bias=True)
+    assert refit._is_sparse(few, pool)
+    assert not refit._is_sparse(many, pool)
+    assert not refit._is_sparse(few[:10], pool)
+    assert not refit._is_sparse(few, replace(pool, z=pool.z.double()))
 
 
 def test_a_fit_reaches_the_optimum_of_the_objective(network, digits):
