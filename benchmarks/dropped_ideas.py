@@ -127,6 +127,39 @@ def layered(*, shape: float = 10.0, level: bool = True, last: bool = True, **set
     return fit
 
 
+def bent(own: Fit, by: str) -> Fit:
+    """Log-probabilities of ``own``, once more times exp(a + b x), where x is their entropy or the largest probability; or
+    times exp(a), and mixed with a share b of all classes alike. a and b by the likelihood, with a standard normal prior."""
+
+    def apply(log: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        if by == "all alike":
+            share, given = (2 * b - 5).sigmoid(), (log * a.exp()).softmax(1)
+            return ((1 - share) * given + share / log.size(1)).log()
+        x = -(log.exp() * log).sum(1) if by == "entropy" else log.max(1).values.exp()
+        return (log * (a + b * (x - 0.8)).exp()[:, None]).log_softmax(1)
+
+    def fit(head: nn.Linear, train: FeatureSet, test: FeatureSet) -> Answer:
+        both = FeatureSet(torch.cat([train.features, test.features]), torch.cat([train.labels, test.labels]))
+        answer = own(head, train, both)
+        log = answer.log_probs.clamp_min(-70)
+        free = nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.LBFGS([free], max_iter=50, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            seen = apply(log[: len(train)], *free)
+            value = F.nll_loss(seen, train.labels) + 0.5 * free.square().sum() / len(train)
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+        rest = slice(len(train), None)
+        bent_log = apply(log[rest], *free).detach()
+        return Answer(bent_log, answer.labels[rest], answer.runner_up[rest], answer.everyone[rest])
+
+    return fit
+
+
 def additive(*, by_rest: bool, test_weight: float, outer: bool) -> Fit:
     """Noise added to the logits, the same for all classes, with a standard deviation exp(a + b r): r is the probability of
     all but the first two classes (b = 0 if not ``by_rest``). Fitted by the predictive likelihood, plus ``test_weight`` times
@@ -185,6 +218,10 @@ IDEAS: dict[str, Fit] = {
     "temperature scaling (threshold on the margin / more than half)": scaling,
     "**default: two-level prior**": layered(),
     "the same, the scale as the steps leave it (before)": layered(last=False),
+    "default, bent by the entropy": bent(layered(), "entropy"),
+    "default, bent by the largest probability": bent(layered(), "confidence"),
+    "default, mixed with all classes alike": bent(layered(), "all alike"),
+    "temperature scaling, bent by the entropy": bent(scaling, "entropy"),
     "temperature scaling, weights learn too, ridge 300": learnt(300.0),
     "temperature scaling, weights learn too, ridge 1000": learnt(1000.0),
     "one level, k_0 = 5": layered(shape=5.0, level=False),
