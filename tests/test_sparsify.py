@@ -250,6 +250,19 @@ def test_wrong_data_are_said(network, digits):
         bndl.sparsify(network, [(x, y + 5)])
 
 
+def test_inside_autocast_the_fits_stay_in_float32(network, path, digits):
+    with torch.autocast("cpu", torch.bfloat16):
+        found = bndl.sparsify(network, digits[0], digits[1], num_points=8)
+    assert found.points[-1].weights == path.points[-1].weights
+    assert found.points[-1].accuracy == pytest.approx(path.points[-1].accuracy, abs=0.1)
+    assert {tensor.dtype for point in found.points for tensor in point.state.values()} == {torch.float32}
+
+
+def test_inference_mode_is_refused(network, digits):
+    with torch.inference_mode(), pytest.raises(bndl.InputError, match=r"inference_mode.*: call it outside"):
+        bndl.sparsify(network, digits[0], digits[1])
+
+
 def test_points_that_are_not_there(path):
     with pytest.raises(IndexError, match="8 points"):
         path[len(path)]
@@ -351,6 +364,31 @@ def test_a_list_of_weights_is_fitted_as_the_whole_matrix_is(network, digits, mon
     assert torch.allclose(found[1].weight, found[math.inf].weight, atol=1e-4)
     assert torch.allclose(found[1].bias, found[math.inf].bias, atol=1e-4)
     assert not torch.allclose(found[1].weight, cut.weight, atol=1e-2)
+
+
+def test_turned_features_are_kept_once_and_only_while_there_is_room(network, digits, monkeypatch):
+    head, pool = pool_of(network, digits)
+    taught = pool.taught(head, 0.7)
+    assert torch.equal(taught.turned(1), pool.z[pool_module.BATCH : 2 * pool_module.BATCH].t())
+    assert taught.turned(1) is pool.turned(1)
+    assert not replace(pool, z=pool.z[:600], labels=pool.labels[:600]).kept  # other examples
+    monkeypatch.setattr(pool_module, "_TURNED", pool.turned(1).numel())
+    assert torch.equal(pool.turned(0), pool.z[: pool_module.BATCH].t())
+    assert list(pool.kept) == [1]
+
+
+def test_a_list_is_fitted_without_a_word(network, digits, monkeypatch):
+    head, pool = pool_of(network, digits)
+    mask = Goal(60).keep(head.weight)
+    monkeypatch.setattr(refit, "_LARGE", 1)
+    monkeypatch.setattr(refit, "_LISTED", 1.0)
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            refit.refit(Head(head.weight * mask, head.bias), mask, pool, passes=1, generator=torch.Generator())
+    finally:
+        torch.set_warn_always(False)
 
 
 def test_few_weights_of_many_are_a_list_where_that_was_measured():

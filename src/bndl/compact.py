@@ -20,6 +20,7 @@ def compact(model: nn.Module) -> nn.Module:
     (a bare layer comes back as a new one, the given layer unchanged). ``copy.deepcopy(model)`` first to keep the
     full head: a dropped feature does not come back. Weights up to 1e-5 count as none and become exactly 0, which moves a
     logit by at most 1e-5 of the sum of its features. ``bndl.predict`` with the same seed gives the same probabilities.
+    A feature that is NaN or infinite reaches the classes that use it alone, where the full head's product spreads it.
 
     Args:
         model: a model with a :class:`bndl.DecisionLayer`, sparse from training, or the layer itself. A compact model may

@@ -41,6 +41,7 @@ __all__ = [
 
 # of the weights, down to one a class
 _SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.1, 0.08, 0.06, 0.042, 0.03, 0.02, 0.015, 0.01, 0.006, 0.004, 0.002)
+_PENALTIES = 40  # of the elastic net: heads close enough to each other to be compared at any number of weights
 _COLOURS = {"bndl": "#0b7285", "threshold": "#ae3ec9", "elastic-net": "#e8590c"}
 
 
@@ -89,7 +90,7 @@ def elastic_net_path(subject: Subject, *, seed: int = 0) -> Iterator[Point]:
     """The heads of an elastic net, from empty to dense."""
     from bndl.baselines.elastic_net import path
 
-    for step in path(subject.train, subject.val, seed=seed):
+    for step in path(subject.train, subject.val, num_points=_PENALTIES, seed=seed):
         yield point_of("elastic-net", Dense().predictor(step.head), subject)
 
 

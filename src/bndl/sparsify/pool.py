@@ -10,7 +10,7 @@ where t are the labels, or what the head that the path starts from says at its b
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -25,6 +25,7 @@ __all__ = ["BATCH", "Head", "Pool", "Slopes"]
 BATCH = 512
 _RIDGE = 20  # lambda times N: a normal prior on each u
 _HELD = 2**28  # numbers: features or targets that are kept in memory
+_TURNED = 2**26  # numbers: of the features, those that are kept a second time, turned
 _SAMPLE = 8192  # examples that slopes are averaged over
 _BLOCK = 2048  # of them at a time
 
@@ -62,6 +63,7 @@ class Pool:
         soft: targets (N, C) in place of the labels, or None.
         scale: root mean square (K,) of each feature.
         has_bias: whether the bias may move.
+        kept: batches that were turned, see :meth:`turned`; one store for all pools of the same examples.
     """
 
     z: Tensor
@@ -69,6 +71,7 @@ class Pool:
     soft: Tensor | None
     scale: Tensor
     has_bias: bool
+    kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     @torch.no_grad()
@@ -96,7 +99,10 @@ class Pool:
 
     def taught(self, head: Head, scale: Tensor) -> "Pool":
         """The same examples with what a head says of them, its logits times ``scale``, as targets."""
-        return replace(self, soft=torch.cat([(head.logits(t) * scale).softmax(1) for t in self.z.split(4096)]))
+        soft = torch.cat([(head.logits(part) * scale).softmax(dim=1) for part in self.z.split(4096)])
+        pool = replace(self, soft=soft)
+        object.__setattr__(pool, "kept", self.kept)
+        return pool
 
     def residuals(self, logits: Tensor, rows: slice) -> Tensor:
         """Probabilities minus targets (B, C): the slope of the loss in the logits."""
@@ -116,19 +122,21 @@ class Pool:
         """Of a batch."""
         return slice(batch * BATCH, min((batch + 1) * BATCH, len(self.labels)))
 
-    @cached_property
-    def turned(self) -> list[tuple[Tensor, Tensor | None]]:
-        """Each batch's features (K, B) and soft targets (C, B), for products that read a feature's numbers at a stretch."""
-        soft = [None] * math.ceil(len(self.labels) / BATCH) if self.soft is None else self.soft.split(BATCH)
-        both = zip(self.z.split(BATCH), soft, strict=True)
-        return [(z.t().contiguous(), None if t is None else t.t().contiguous()) for z, t in both]
+    def turned(self, batch: int) -> Tensor:
+        """A batch's features (K, B), for products that read a feature's numbers at a stretch; kept while there is room."""
+        found = self.kept.get(batch)
+        if found is None:
+            found = self.z[self.rows(batch)].t().contiguous()
+            if (1 + len(self.kept)) * found.numel() <= _TURNED:
+                self.kept[batch] = found
+        return found
 
     def turned_residuals(self, logits: Tensor, batch: int) -> Tensor:
         """Probabilities minus targets (C, B) of a batch."""
-        probs, soft = logits.softmax(dim=0), self.turned[batch][1]
-        if soft is not None:
-            return probs.sub_(soft)
-        index = self.labels[None, self.rows(batch)]
+        probs, rows = logits.softmax(dim=0), self.rows(batch)
+        if self.soft is not None:
+            return probs.sub_(self.soft[rows].t())
+        index = self.labels[None, rows]
         return probs.scatter_add_(0, index, probs.new_full(index.size(), -1.0))
 
 

@@ -5,6 +5,7 @@ by it, by products that touch no other: sums of bags for the logits, and their s
 """
 
 import math
+import warnings
 
 import torch
 from torch import Tensor
@@ -31,14 +32,16 @@ def refit(head: Head, mask: Tensor, pool: Pool, *, passes: float, generator: tor
     weights, bias = _Adam(form.u), _Adam(form.bias)
     largest = min(_LARGEST_RATE, _RATE * float(form.u.square().sum() / mask.sum()) ** 0.5)
     num_steps = round(passes * max(_LEAST_STEPS, math.ceil(min(_VISITS, len(pool.labels)) / BATCH)))
-    for step, batch in enumerate(pool.batches(num_steps, generator), start=1):
-        warm = min(1.0, step / max(1.0, _WARM_UP * num_steps))
-        rate = largest * warm * 0.5 * (1 + math.cos(math.pi * step / num_steps))
-        of_weights, of_bias = form.slopes(batch)
-        weights.step(of_weights, rate)
-        form.project()
-        if pool.has_bias:
-            bias.step(of_bias, rate)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR")  # torch calls the layout of the sampled slopes a beta
+        for step, batch in enumerate(pool.batches(num_steps, generator), start=1):
+            warm = min(1.0, step / max(1.0, _WARM_UP * num_steps))
+            rate = largest * warm * 0.5 * (1 + math.cos(math.pi * step / num_steps))
+            of_weights, of_bias = form.slopes(batch)
+            weights.step(of_weights, rate)
+            form.project()
+            if pool.has_bias:
+                bias.step(of_bias, rate)
     return Head(form.weight(), form.bias - form.bias.min() if pool.has_bias else form.bias)
 
 
@@ -89,7 +92,7 @@ class _Listed:
 
     def slopes(self, batch: int) -> tuple[Tensor, Tensor]:
         """Of the objective on a batch, in the weights and in the bias."""
-        z = self.pool.turned[batch][0]  # (K, B)
+        z = self.pool.turned(batch)
         residuals = self.pool.turned_residuals(self.bags.sums(z).add_(self.bias[:, None]), batch)
         sampled = torch.sparse.sampled_addmm(self.places, residuals, z.t(), beta=0.0, alpha=1 / z.size(1))
         return sampled.values().add_(self.u, alpha=self.pool.ridge), residuals.mean(dim=1)

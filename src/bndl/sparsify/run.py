@@ -132,6 +132,8 @@ def sparsify(
         keep: is given the path so far after each point, for those who may be interrupted.
     """
     target = Target(nnz, features_per_class, max_accuracy_drop)
+    if torch.is_inference_mode_enabled():
+        raise InputError("sparsify fits weights, which torch.inference_mode() forbids: call it outside.")
     if mode not in get_args(Mode):
         raise InputError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}.")
     started, layer = time.monotonic(), find_layer(model)
@@ -158,12 +160,14 @@ def sparsify(
         parts(train, val, torch.Generator(layer.weight.device).manual_seed(seed))[1].features.sum(dim=1).float().cpu()
     )
     found = follow(layer, train, val, goals, mode=mode, seed=seed)
-    for point in track(found, "sparsify", progress=progress, total=1 + len(goals)):
-        points.append(point)
-        path = SparsePath(tuple(points), target.choose(points), model, mode, time.monotonic() - started, seed, judge)
-        if keep is not None:
-            keep(path)
-    points[path.chosen] = refined(path.point, layer, train, val, seed=seed)
+    with torch.autocast(layer.weight.device.type, enabled=False):  # the backbone may be in half precision, not the fits
+        for point in track(found, "sparsify", progress=progress, total=1 + len(goals)):
+            points.append(point)
+            seconds = time.monotonic() - started
+            path = SparsePath(tuple(points), target.choose(points), model, mode, seconds, seed, judge)
+            if keep is not None:
+                keep(path)
+        points[path.chosen] = refined(path.point, layer, train, val, seed=seed)
     path = replace(path, points=tuple(points), seconds=time.monotonic() - started)
     if keep is not None:
         keep(path)
