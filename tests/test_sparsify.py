@@ -497,6 +497,44 @@ def test_nothing_is_exchanged_with_fewer_examples_than_weights_or_many_weights(n
     assert walk._exchanged(head, mask, Goal(40), pool, generator=torch.Generator())[0] is head
 
 
+@pytest.mark.parametrize(("goal", "counts"), [(Goal(10), 1), (Goal(14), None), (Goal(2, each=True), 2)])
+def test_a_head_grows_from_nothing_to_the_goal_and_first_to_every_class(network, digits, goal, counts):
+    head, pool = pool_of(network, digits)
+    grown = walk._grown(head.bias, goal, pool, generator=torch.Generator().manual_seed(0))
+    of_class = (grown.weight > 0).sum(dim=1)
+    assert int(of_class.sum()) == (14 if counts is None else 10 * counts)
+    assert (of_class > 0).all()
+    if counts is not None:
+        assert (of_class == counts).all()
+    assert walk._right(grown, pool) > 0.6 * len(pool.labels)
+
+
+def test_no_head_grows_where_a_class_asks_for_nothing(network, digits):
+    head, pool = pool_of(network, digits)
+    without = replace(pool, labels=torch.where(pool.labels == 3, 4, pool.labels))
+    assert walk._grown(head.bias, Goal(10), without, generator=torch.Generator().manual_seed(0)) is None
+
+
+def test_of_the_pruned_and_the_grown_head_the_one_that_is_right_more_often_stays(network, digits, monkeypatch):
+    head, pool = pool_of(network, digits)
+    monkeypatch.setattr(walk, "_exchanged", lambda head, mask, goal, pool, **_: (head, mask))
+    bad = Head(torch.zeros_like(head.weight), head.bias)
+    bad.weight[:, 0] = 1.0
+
+    def taken(goal, grown, own=pool):
+        monkeypatch.setattr(walk, "_grown", lambda *_, **__: grown)
+        return walk._step(head, goal, own, generator=torch.Generator().manual_seed(0))
+
+    for goal in (Goal(20), Goal(2, each=True)):
+        assert taken(goal, head)[0] is head  # all of its weights: as right as can be
+        assert taken(goal, bad)[0] is not bad
+        assert taken(goal, None)[0] is not bad
+    assert torch.equal(taken(Goal(20), head)[1], head.weight > 0)
+    assert taken(Goal(21), head)[0] is not head
+    few = replace(pool, z=pool.z[:400], labels=pool.labels[:400])
+    assert taken(Goal(20), head, few)[0] is not head
+
+
 def test_the_shift_leaves_predictions_and_removes_half():
     torch.manual_seed(0)
     weight = torch.rand(9, 30)

@@ -7,7 +7,9 @@ above what it gives to most classes. From there weights go in steps, those first
 .. math:: s_{kc} = \tfrac12 \Phi_{kc}^2\, E[p_c (1 - p_c)(\theta_k - \bar\theta_k)^2],
 
 each step followed by a fit of the rest. Where weights are few, some are then exchanged for others whose slope asks most to
-come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. The first point is made twice, with the labels as
+come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. Down from two weights a class a head is grown from
+nothing as well, before the exchange, by the same slopes, and the one that decides more examples as they are labelled stays:
+the losses are alike there, the decisions are not. The first point is made twice, with the labels as
 targets and with what the dense head says. The dense head then teaches the rest, each point from the one before, unless the
 labels' head predicts examples clearly better that neither has learnt from. With fewer examples than weights both make every
 point and the better is kept, and the paper's threshold (:func:`sweep`) is a third candidate, down to 2 % of the weights and
@@ -36,6 +38,9 @@ _EXCHANGED = 0.2  # of the weights, in the first exchange; less after one that f
 _HANDFUL = 128  # weights in all: from here down twice as many exchanges and longer fits, as each counts
 _LONGER = 8  # times
 _HALF = 0.5
+_SINGLE = 2  # weights a class: from here down a head is also grown from nothing
+_GROWN = 0.2  # of a weight a class that come at a time
+_START = 0.3  # of a new weight, at most
 _CLEARLY = 0.99  # times the loss that the dense head's targets lead to: below it the labels teach the rest
 _SWEPT = 0.02  # share of the weights down to which the paper's threshold is a candidate
 _LEAST = 1e-2  # of a class's last weight, times the feature's root mean square
@@ -139,7 +144,43 @@ def _step(head: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> 
         share = now.share(*dims)
         if last:
             break
+    if int(mask.sum()) <= _SINGLE * len(mask) and len(pool.labels) >= mask.numel():
+        grown = _grown(head.bias, goal, pool, generator=generator)
+        if grown is not None and _right(grown, pool) > _right(head, pool):
+            head, mask = grown, grown.weight > 0
     return _exchanged(head, mask, goal, pool, generator=generator)
+
+
+def _grown(bias: Tensor, goal: Goal, pool: Pool, *, generator: torch.Generator) -> Head | None:
+    """The goal reached from nothing: weights come a few at a time, the first of every class before any second.
+
+    None where a class asks for no feature.
+    """
+    num_classes = len(bias)
+    head = Head(pool.z.new_zeros(num_classes, pool.z.size(1)), bias)
+    mask = torch.zeros_like(head.weight, dtype=torch.bool)
+    most = goal.count * (num_classes if goal.each else 1)
+    while (left := most - int(mask.sum())) > 0:
+        has, at = mask.sum(dim=1), Slopes(head, pool)
+        full = has >= (goal.count if has.all() else 1)
+        step = -at.gradient / at.curvature.clamp_min(1e-6)
+        gain = (0.5 * at.curvature * step.square()).masked_fill_(mask | full[:, None] | (step <= 0), 0)
+        offers = gain.max(dim=1)
+        classes = offers.values.topk(min(max(1, round(_GROWN * num_classes)), left)).indices
+        classes = classes[offers.values[classes] > 0]
+        if not len(classes):
+            break
+        places = classes, offers.indices[classes]
+        mask[places] = True
+        weight = head.weight.index_put(places, step[places].clamp_max(_START))
+        head = refit(Head(weight, head.bias), mask, pool, passes=_SHORT, generator=generator)
+    return head if (head.weight > 0).any(dim=1).all() else None
+
+
+def _right(head: Head, pool: Pool) -> int:
+    """How many of the pool's examples a head decides as they are labelled."""
+    decided = torch.cat([head.logits(part).argmax(dim=1) for part in pool.z.split(4096)])
+    return int((decided == pool.labels).sum())
 
 
 def _many(mask: Tensor) -> bool:
