@@ -531,8 +531,9 @@ def test_of_the_pruned_and_the_grown_head_the_one_that_is_right_more_often_stays
         assert taken(goal, None)[0] is not bad
     assert torch.equal(taken(Goal(20), head)[1], head.weight > 0)
     assert taken(Goal(21), head)[0] is not head
-    few = replace(pool, z=pool.z[:400], labels=pool.labels[:400])
-    assert taken(Goal(20), head, few)[0] is not head
+    few = replace(pool, z=pool.z[:400], labels=pool.labels[:400])  # fewer than weights
+    assert taken(Goal(80), head, few)[0] is head
+    assert taken(Goal(81), head, few)[0] is not head
 
 
 def test_the_shift_leaves_predictions_and_removes_half():

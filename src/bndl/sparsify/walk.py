@@ -7,13 +7,14 @@ above what it gives to most classes. From there weights go in steps, those first
 .. math:: s_{kc} = \tfrac12 \Phi_{kc}^2\, E[p_c (1 - p_c)(\theta_k - \bar\theta_k)^2],
 
 each step followed by a fit of the rest. Where weights are few, some are then exchanged for others whose slope asks most to
-come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. Down from two weights a class a head is grown from
-nothing as well, before the exchange, by the same slopes, and the one that decides more examples as they are labelled stays:
-the losses are alike there, the decisions are not. The first point is made twice, with the labels as
-targets and with what the dense head says. The dense head then teaches the rest, each point from the one before, unless the
-labels' head predicts examples clearly better that neither has learnt from. With fewer examples than weights both make every
-point and the better is kept, and the paper's threshold (:func:`sweep`) is a third candidate, down to 2 % of the weights and
-where it leaves no class empty.
+come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. Down from two weights a class (eight with fewer
+examples than weights) a head is also grown from nothing, by the same slopes, before the exchange, and the one that decides
+more examples as they are labelled stays: where their losses are alike, their decisions are not.
+
+The first point is made twice, with the labels as targets and with what the dense head says. The dense head then teaches the
+rest, each point from the one before, unless the labels' head predicts examples clearly better that neither has learnt from.
+With fewer examples than weights both make every point and the better is kept, and the paper's threshold (:func:`sweep`) is
+a third candidate, down to 2 % of the weights and where it leaves no class empty.
 """
 
 import math
@@ -39,6 +40,7 @@ _HANDFUL = 128  # weights in all: from here down twice as many exchanges and lon
 _LONGER = 8  # times
 _HALF = 0.5
 _SINGLE = 2  # weights a class: from here down a head is also grown from nothing
+_SOME = 8  # the same with fewer examples than weights
 _GROWN = 0.2  # of a weight a class that come at a time
 _START = 0.3  # of a new weight, at most
 _CLEARLY = 0.99  # times the loss that the dense head's targets lead to: below it the labels teach the rest
@@ -144,7 +146,8 @@ def _step(head: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> 
         share = now.share(*dims)
         if last:
             break
-    if int(mask.sum()) <= _SINGLE * len(mask) and len(pool.labels) >= mask.numel():
+    few = len(pool.labels) < mask.numel()
+    if int(mask.sum()) <= (_SOME if few else _SINGLE) * len(mask):
         grown = _grown(head.bias, goal, pool, generator=generator)
         if grown is not None and _right(grown, pool) > _right(head, pool):
             head, mask = grown, grown.weight > 0
