@@ -1,5 +1,6 @@
 """From dense to a handful of weights: what is counted, what is chosen, what is kept."""
 
+import copy
 import math
 import warnings
 from dataclasses import replace
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bndl
+from bndl.errors import InputError
 from bndl.features import FeatureSet
 from bndl.layer import ACTIVE_ABOVE, DecisionLayer
 from bndl.sparsify import noise, refit, run, walk
@@ -291,7 +293,7 @@ def pool_of(network, digits):
     layer = layer_of(network)
     h = network[1](network[0](digits[0].tensors[0])).detach()
     pool = Pool.of(layer, [FeatureSet(h, digits[0].tensors[1])], generator=torch.Generator())
-    return Head.of(layer).times(pool.scale), pool
+    return pool.inside(Head.of(layer)), pool
 
 
 def test_curvature_is_that_of_the_loss_with_a_bias_that_gives_way(network, digits):
@@ -305,7 +307,7 @@ def test_curvature_is_that_of_the_loss_with_a_bias_that_gives_way(network, digit
     gradient = torch.autograd.grad(loss(weight), weight)[0]
     found = Slopes(head, pool)
     assert torch.allclose(found.gradient.double(), gradient, atol=1e-4)
-    assert found.loss == pytest.approx(float((loss(weight) + 10 / len(z) * weight.square().sum()).detach()), rel=1e-4)
+    assert found.loss == pytest.approx(float((loss(weight) + 15 / len(z) * weight.square().sum()).detach()), rel=1e-4)
     c, k = 3, int(head.weight[3].argmax())
     probs = (z @ weight.t() + head.bias).softmax(1)[:, c].detach()
     centred = z[:, k] - z[:, k].mean()
@@ -322,18 +324,75 @@ def test_soft_targets_are_what_a_head_says_and_the_loss_is_theirs(network, digit
     assert Slopes(head, taught).gradient.abs().max() > 1e-3
     cross = -(taught.soft * head.logits(pool.z).log_softmax(1)).sum(1).mean()
     assert Slopes(head, taught).loss == pytest.approx(
-        float(cross + 10 / len(pool.z) * head.weight.square().sum()), rel=1e-4
+        float(cross + 15 / len(pool.z) * head.weight.square().sum()), rel=1e-4
     )
 
 
-def test_features_are_in_units_of_their_root_mean_square(network, digits):
-    layer, (head, pool) = layer_of(network), pool_of(network, digits)
-    used = pool.z.abs().amax(dim=0) > 0
-    assert torch.allclose(pool.z.square().mean(dim=0)[used], torch.ones(int(used.sum())), atol=1e-4)
-    h = network[1](network[0](digits[0].tensors[0])).detach()
-    expected = layer.eval()(h).detach()
-    found = head.logits(pool.z)
-    assert torch.allclose(found.sort(dim=0).values, expected.sort(dim=0).values, atol=1e-3)  # in another order
+def same_predictions(one, other):
+    return torch.allclose(one.softmax(dim=1).sort(dim=0).values, other.softmax(dim=1).sort(dim=0).values, atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+def test_features_are_in_units_of_their_spread_and_heads_say_the_same(network, digits, bias, offset):
+    layer = copy.deepcopy(layer_of(network)).eval()
+    if not bias:
+        layer.bias = None
+    h = network[1](network[0](digits[0].tensors[0])).detach() + offset
+    h[:, 5] = 0.3  # never varies, but for what rounding makes of its mean
+    pool = Pool.of(layer, [FeatureSet(h, digits[0].tensors[1])], generator=torch.Generator())
+    size = pool.z.square().mean(dim=0)
+    varies = torch.ones(len(size), dtype=torch.bool) if not bias else pool.z.abs().amax(dim=0) > 1e-2
+    assert int(varies.sum()) > 30
+    assert torch.allclose(size[varies][size[varies] > 0], torch.ones(()), atol=1e-3)
+    assert bool(size[5] < 1e-6) == bias
+    assert torch.allclose(pool.z.mean(dim=0), torch.zeros(()), atol=1e-4) == bias
+    head = Head.of(layer)
+    assert same_predictions(pool.inside(head).logits(pool.z), layer(h).detach())  # in another order
+    back = pool.outside(pool.inside(head))
+    assert same_predictions(back.logits(h), layer(h).detach())
+    assert (back.bias >= 0).all()
+    judge = Pool.of(layer, [FeatureSet(h[:50] * 2, digits[0].tensors[1][:50])], generator=torch.Generator(), like=pool)
+    assert torch.equal(judge.scale, pool.scale)
+    assert torch.equal(judge.centre, pool.centre)
+
+
+@pytest.mark.parametrize("features", [torch.ones_like, lambda h: h * 1e4], ids=["never vary", "large"])
+def test_every_class_keeps_a_weight_whatever_the_features_are(network, digits, features):
+    hidden = [features(network[1](network[0](data.tensors[0])).detach()) for data in digits[:2]]
+    train, val = (FeatureSet(h, data.tensors[1]) for h, data in zip(hidden, digits[:2], strict=True))
+    path = bndl.sparsify(layer_of(network), train, val, features_per_class=1, num_points=4, progress=False)
+    assert [point.empty_classes for point in path.points] == [()] * len(path.points)
+
+
+@pytest.mark.parametrize(("num_features", "num_classes"), [(49, 2), (48, 10), (93, 7)])
+def test_the_least_share_can_be_asked_for(num_features, num_classes):
+    layer = DecisionLayer(num_features, num_classes)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    assert run.Target(nnz=1 / num_features).goals(layer, 5)[-1].count == num_classes
+    with pytest.raises(InputError, match="it can be") as caught:
+        run.Target(nnz=0.9 / num_features).goals(layer, 5)
+    said = float(str(caught.value).split("it can be ")[1].split(" at")[0])
+    assert run.Target(nnz=said).goals(layer, 5)[-1].count == num_classes
+
+
+def test_a_path_does_not_mind_where_features_are_counted_from(network, digits):
+    """What every feature has in common with all others says nothing: the path is as good with it as without it."""
+    layer, offset = layer_of(network), 30.0
+    hidden = [network[1](network[0](data.tensors[0])).detach() for data in digits]
+    moved = copy.deepcopy(layer)
+    with torch.no_grad():
+        moved.bias.sub_(layer.phi().mean.sum(dim=1) * offset)
+        moved.bias.sub_(moved.bias.min())
+    right = {}
+    for name, head, by in (("plain", layer, 0.0), ("moved", moved, offset)):
+        train, val = (FeatureSet(h + by, data.tensors[1]) for h, data in zip(hidden[:2], digits[:2], strict=True))
+        path = bndl.sparsify(head, train, val, nnz=0.06, num_points=6, progress=False)
+        right[name] = float((path.best.eval()(hidden[2] + by).argmax(1) == digits[2].tensors[1]).float().mean())
+        assert not path.point.empty_classes
+    assert right["plain"] > 0.85
+    assert right["moved"] > right["plain"] - 0.05
 
 
 def test_a_fit_moves_only_what_it_may_and_lowers_the_loss(network, digits):
@@ -394,7 +453,9 @@ def test_a_list_is_fitted_without_a_word(network, digits, monkeypatch):
 def test_few_weights_of_many_are_a_list_where_that_was_measured():
     many, few = torch.ones(100, 512, dtype=torch.bool), torch.zeros(100, 512, dtype=torch.bool)
     few[:, ::10] = True
-    pool = Pool(torch.zeros(1, 512), torch.zeros(1, dtype=torch.int64), None, torch.ones(512), has_bias=True)
+    pool = Pool(
+        torch.zeros(1, 512), torch.zeros(1, dtype=torch.int64), None, torch.zeros(512), torch.ones(512), has_bias=True
+    )
     assert refit._is_sparse(few, pool)
     assert not refit._is_sparse(many, pool)
     assert not refit._is_sparse(few[:10], pool)
@@ -413,7 +474,7 @@ def test_a_fit_reaches_the_optimum_of_the_objective(network, digits):
         optimizer.zero_grad()
         (
             nn.functional.cross_entropy(pool.z @ (u * mask).t() + bias, pool.labels)
-            + 10 / len(pool.z) * (u * mask).square().sum()
+            + 15 / len(pool.z) * (u * mask).square().sum()
         ).backward()
         optimizer.step()
         with torch.no_grad():
@@ -430,7 +491,7 @@ def test_the_walk_takes_what_predicts_unseen_examples_best(network, digits, monk
     monkeypatch.setattr(Pool, "taught", lambda self, head, scale: dull)
     judge = replace(pool, z=pool.z[:200], labels=pool.labels[:200])
     (found,) = walk.walk(start, pool, judge, [Goal(200)], generator=torch.Generator().manual_seed(0))
-    right = (found.times(pool.scale).logits(pool.z).argmax(1) == pool.labels).float().mean()
+    right = (pool.inside(found).logits(pool.z).argmax(1) == pool.labels).float().mean()
     assert right > 0.9
 
 
@@ -511,8 +572,10 @@ def test_a_head_grows_from_nothing_to_the_goal_and_first_to_every_class(network,
 
 def test_no_head_grows_where_a_class_asks_for_nothing(network, digits):
     head, pool = pool_of(network, digits)
-    without = replace(pool, labels=torch.where(pool.labels == 3, 4, pool.labels))
-    assert walk._grown(head.bias, Goal(10), without, generator=torch.Generator().manual_seed(0)) is None
+    dull = replace(pool, z=torch.zeros_like(pool.z))
+    assert walk._grown(head.bias, Goal(10), dull, generator=torch.Generator().manual_seed(0)) is None
+    away = replace(pool, z=pool.z.abs() + 1, labels=torch.where(pool.labels == 3, 4, pool.labels), has_bias=False)
+    assert walk._grown(head.bias, Goal(10), away, generator=torch.Generator().manual_seed(0)) is None
 
 
 def test_of_the_pruned_and_the_grown_head_the_one_that_is_right_more_often_stays(network, digits, monkeypatch):
@@ -565,7 +628,7 @@ def test_what_never_varies_costs_nothing_and_goes_first():
     z, weight = torch.rand(300, 6, generator=generator), torch.rand(3, 6, generator=generator)
     z[:, 2], weight[:, 2] = 1.0, 5.0  # the largest weights of all, which a bias can do without
     labels = (z @ weight.t()).argmax(dim=1)
-    pool = Pool(z, labels, None, torch.ones(6), True)
+    pool = Pool(z, labels, None, torch.zeros(6), torch.ones(6), True)
     mask = walk._step(Head(weight, torch.zeros(3)), Goal(15), pool, generator=generator)[1]
     assert not mask[:, 2].any()
     assert mask.sum() == 15
@@ -604,7 +667,7 @@ def test_no_class_loses_its_last_weight_to_a_fit():
     generator = torch.Generator().manual_seed(0)
     z = torch.rand(300, 2, generator=generator)
     labels = (z[:, 0] > 0.5).long()  # feature 0 speaks against class 0, whose only weight it has
-    pool = Pool(z, labels, None, torch.ones(2), True)
+    pool = Pool(z, labels, None, torch.zeros(2), torch.ones(2), True)
     mask = torch.tensor([[True, False], [True, False]])
     head = Head(mask * 0.3, torch.zeros(2))
     plain = refit.refit(head, mask, pool, passes=8, generator=generator)

@@ -1,11 +1,11 @@
 r"""What a sparse head learns from: features in memory, targets, and the slopes of the loss at a head.
 
-In units of each feature's root mean square, :math:`z_{nk} = \theta_{nk} / \sqrt{E[\theta_k^2]}` and
-:math:`u_{ck} = \Phi_{kc} \sqrt{E[\theta_k^2]}`, the objective is
+In units of each feature's standard deviation about its mean, :math:`z_{nk} = (\theta_{nk} - \mu_k) / \sigma_k` and
+:math:`u_{ck} = \Phi_{kc} \sigma_k`, with a bias to match (without one: in units of its root mean square), the objective is
 
 .. math:: -\frac1N \sum_n \sum_c t_{nc} \ln \mathrm{softmax}(u z_n + b)_c + \frac{\lambda}{2} \|u\|^2,
 
-where t are the labels, or what the head that the path starts from says at its best temperature, and lambda = 20 / N.
+where t are the labels, or what the head that the path starts from says at its best temperature, and lambda = 30 / N.
 """
 
 import math
@@ -23,9 +23,10 @@ from bndl.layer import DecisionLayer
 __all__ = ["BATCH", "Head", "Pool", "Slopes"]
 
 BATCH = 512
-_RIDGE = 20  # lambda times N: a normal prior on each u
+_RIDGE = 30  # lambda times N: a normal prior on each u
 _HELD = 2**28  # numbers: features or targets that are kept in memory
 _TURNED = 2**26  # numbers: of the features, those that are kept a second time, turned
+_CONSTANT = 1e-5  # of a feature's root mean square: what varies by less does not vary
 _SAMPLE = 8192  # examples that slopes are averaged over
 _BLOCK = 2048  # of them at a time
 
@@ -48,20 +49,17 @@ class Head:
         """(N, K) -> (N, C)."""
         return F.linear(features, self.weight, self.bias)
 
-    def times(self, scale: Tensor) -> "Head":
-        """Its weights times ``scale`` (K,): the head of features that are divided by it."""
-        return Head(self.weight * scale, self.bias)
-
 
 @dataclass(frozen=True)
 class Pool:
     """What weights learn from, in memory.
 
     Attributes:
-        z: features (N, K) as the head multiplies them, each over its root mean square; in a seeded order.
+        z: features (N, K) as the head multiplies them, less ``centre``, over ``scale``; in a seeded order.
         labels: (N,).
         soft: targets (N, C) in place of the labels, or None.
-        scale: root mean square (K,) of each feature.
+        centre: mean (K,) of each feature, 0 without a bias to make up for it.
+        scale: root mean square (K,) of each feature about ``centre``.
         has_bias: whether the bias may move.
         kept: batches that were turned, see :meth:`turned`; one store for all pools of the same examples.
     """
@@ -69,6 +67,7 @@ class Pool:
     z: Tensor
     labels: Tensor
     soft: Tensor | None
+    centre: Tensor
     scale: Tensor
     has_bias: bool
     kept: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -76,9 +75,9 @@ class Pool:
     @classmethod
     @torch.no_grad()
     def of(
-        cls, layer: DecisionLayer, data: list[FeatureSet], *, generator: torch.Generator, scale: Tensor | None = None
+        cls, layer: DecisionLayer, data: list[FeatureSet], *, generator: torch.Generator, like: "Pool | None" = None
     ) -> "Pool":
-        """Of several sets, in a seeded order; of very many examples a seeded part."""
+        """Of several sets, in a seeded order and in the units of ``like``; of very many examples a seeded part."""
         most = _HELD // max(layer.num_features, layer.out_features)
         parts = []
         for one in data:
@@ -87,10 +86,26 @@ class Pool:
             parts += [(layer.theta(block.features).mean, block.labels) for block in blocks]
         theta, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
         order = torch.randperm(len(labels), generator=generator, device=generator.device)
-        theta = theta[order]
-        scale = theta.square().mean(dim=0).sqrt() if scale is None else scale
-        scale = torch.where(scale > 0, scale, 1.0)
-        return cls(theta.div_(scale), labels[order], None, scale, layer.bias is not None)
+        theta, has_bias = theta[order], layer.bias is not None
+        if like is not None:
+            centre, scale = like.centre, like.scale
+        else:
+            size, centre = theta.square().mean(dim=0).sqrt(), theta.mean(dim=0) * has_bias
+            scale = (theta - centre).square().mean(dim=0).sqrt()
+            scale = torch.where(scale > _CONSTANT * size, scale, torch.where(size > 0, size, 1.0))
+        return cls(theta.sub_(centre).div_(scale), labels[order], None, centre, scale, has_bias)
+
+    def inside(self, head: Head) -> Head:
+        """The head of ``z`` that says what ``head`` says of the features, up to a number that all classes share."""
+        return self._of(head.weight * self.scale, head.bias + head.weight @ self.centre)
+
+    def outside(self, head: Head) -> Head:
+        """The head of the features that says what ``head`` says of ``z``, up to a number that all classes share."""
+        weight = head.weight / self.scale
+        return self._of(weight, head.bias - weight @ self.centre)
+
+    def _of(self, weight: Tensor, bias: Tensor) -> Head:
+        return Head(weight, bias - bias.min() if self.has_bias else bias)
 
     @property
     def ridge(self) -> float:

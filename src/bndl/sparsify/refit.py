@@ -42,7 +42,7 @@ def refit(head: Head, mask: Tensor, pool: Pool, *, passes: float, generator: tor
             form.project()
             if pool.has_bias:
                 bias.step(of_bias, rate)
-    return Head(form.weight(), form.bias - form.bias.min() if pool.has_bias else form.bias)
+    return Head(form.weight(), form.bias)
 
 
 def _is_sparse(mask: Tensor, pool: Pool) -> bool:

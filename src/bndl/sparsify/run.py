@@ -1,6 +1,7 @@
 """``bndl.sparsify``: read the features once, walk from dense to sparse, calibrate and measure each point, choose one."""
 
 import copy
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -69,10 +70,10 @@ class Target:
         if self.features_per_class is not None:
             first, last = int(active.max()), self.features_per_class
         if self.nnz is not None:
-            last = int(self.nnz * layer.all_weights()) - (layer.num_weights() - int(active.sum()))
+            last = int(self.nnz * layer.all_weights() + 1e-6) - (layer.num_weights() - int(active.sum()))
         if last < (1 if each else C):
-            least = (layer.num_weights() - int(active.sum()) + C) / layer.all_weights()
-            raise InputError(f"nnz={self.nnz} leaves less than one weight a class: it can be {least:.4g} at the least.")
+            least = 1e-6 * math.ceil(1e6 * (layer.num_weights() - int(active.sum()) + C) / layer.all_weights())
+            raise InputError(f"nnz={self.nnz} leaves less than one weight a class: it can be {least:g} at the least.")
         if last >= first:
             return []
         counts = {round(first * (last / first) ** (i / (num_points - 1))) for i in range(1, num_points)}
@@ -132,6 +133,7 @@ def sparsify(
         keep: is given the path so far after each point, for those who may be interrupted.
     """
     target = Target(nnz, features_per_class, max_accuracy_drop)
+    _check_number("seed", seed, whole=True)
     if torch.is_inference_mode_enabled():
         raise InputError("sparsify fits weights, which torch.inference_mode() forbids: call it outside.")
     if mode not in get_args(Mode):
@@ -206,7 +208,7 @@ def follow(
     if not goals:
         return
     start, pool = Head.of(dense), Pool.of(dense, fitting, generator=generator)
-    judged = Pool.of(dense, [judge], generator=generator, scale=pool.scale)
+    judged = Pool.of(dense, [judge], generator=generator, like=pool)
     heads = (
         sweep(start, pool, goals, generator=generator)
         if mode == "threshold"
@@ -217,7 +219,7 @@ def follow(
         sparse = copy.deepcopy(dense)
         _write(sparse, head)
         quieter = tune_noise(sparse, judge, start=quieter, generator=generator)
-        clean(sparse)
+        clean(sparse, last=mode == "prune")
         if sparse.num_weights() < before:  # a fit leaves fewer than it may, so the goal may have been met already
             before = sparse.num_weights()
             yield measured(sparse, judge, seed=seed)
@@ -233,7 +235,7 @@ def refined(
     sparse.load_state_dict(point.state)
     with torch.enable_grad():
         calibrate(sparse, judge, generator=generator, num_steps=_STEPS)
-    clean(sparse.requires_grad_(False))
+    clean(sparse.requires_grad_(False), last=not point.empty_classes)
     found = measured(sparse, judge, seed=seed)
     return found if found.nll < point.nll and found.weights == point.weights else point
 
@@ -256,9 +258,14 @@ def _write(layer: DecisionLayer, head: Head) -> None:
 
 
 @torch.no_grad()
-def clean(layer: DecisionLayer) -> None:
-    """Weights that count as none are none."""
-    layer.weight.masked_fill_(layer.weight - layer.alpha_phi <= ACTIVE_ABOVE, layer.alpha_phi)
+def clean(layer: DecisionLayer, *, last: bool = False) -> None:
+    """Weights that count as none are none; ``last``: but for the largest of a class, which then counts."""
+    weight = layer.weight - layer.alpha_phi
+    if last:
+        largest = weight.max(dim=1, keepdim=True)
+        kept = torch.where(largest.values > 0, largest.values.clamp_min(2 * ACTIVE_ABOVE), 0)
+        weight.scatter_(1, largest.indices, kept)
+    layer.weight.copy_(layer.alpha_phi + weight.masked_fill_(weight <= ACTIVE_ABOVE, 0))
 
 
 @torch.no_grad()

@@ -45,7 +45,7 @@ _GROWN = 0.2  # of a weight a class that come at a time
 _START = 0.3  # of a new weight, at most
 _CLEARLY = 0.99  # times the loss that the dense head's targets lead to: below it the labels teach the rest
 _SWEPT = 0.02  # share of the weights down to which the paper's threshold is a candidate
-_LEAST = 1e-2  # of a class's last weight, times the feature's root mean square
+_LEAST = 1e-2  # of a class's last weight, times the feature's standard deviation
 
 
 @dataclass(frozen=True)
@@ -86,25 +86,25 @@ def walk(start: Head, pool: Pool, judge: Pool, goals: Sequence[Goal], *, generat
         goals: shares in decreasing order.
         generator: of the order of the examples.
     """
-    dense = start.times(pool.scale)
+    dense = pool.inside(start)
     temperature = best_log_scale(dense.logits(judge.z), judge.labels, prior=True).exp()
     pools: tuple[Pool, ...] = (pool, pool.taught(dense, temperature))
-    few = len(pool.labels) < start.weight.numel()
+    few = _few(start.weight, pool)
     now: Head | None = None
     for goal in goals:
         share = goal.share(*start.weight.size())
-        source = _shifted(start, share).times(pool.scale) if now is None or share >= _HALF else now
+        source = _shifted(dense, share) if now is None or share >= _HALF else now
         found = [_point(source, goal, own, generator=generator) for own in pools]
         if few and share >= _SWEPT:
             swept = sweep(start, pools[1], [goal], generator=generator)
-            found += [head.times(pool.scale) for head in swept if (head.weight > 0).any(dim=1).all()]
+            found += [pool.inside(head) for head in swept if (head.weight > 0).any(dim=1).all()]
         losses = [_judged(head, judge) for head in found]
         best = losses.index(min(losses))
         if not few and len(pools) > 1:
             best = 0 if losses[0] < _CLEARLY * losses[1] else 1
             pools = pools[best : best + 1]
         now = found[best]
-        yield now.times(1 / pool.scale)
+        yield pool.outside(now)
 
 
 def _point(source: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> Head:
@@ -118,8 +118,9 @@ def sweep(start: Head, pool: Pool, goals: Sequence[Goal], *, generator: torch.Ge
     for goal in goals:
         mask = goal.keep(start.weight)
         alpha = start.weight[~mask].max() if not mask.all() else start.weight.new_zeros(())
-        head = Head((start.weight - alpha).clamp_min(0) * mask, start.bias).times(pool.scale)
-        yield refit(head, mask & (head.weight > 0), pool, passes=_LONG, generator=generator).times(1 / pool.scale)
+        weight = (start.weight - alpha).clamp_min(0) * mask * pool.scale
+        head = Head(weight, pool.inside(start).bias)
+        yield pool.outside(refit(head, mask & (weight > 0), pool, passes=_LONG, generator=generator))
 
 
 def _judged(head: Head, judge: Pool) -> float:
@@ -135,7 +136,7 @@ def _shifted(head: Head, share: float) -> Head:
 
 
 def _step(head: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> tuple[Head, Tensor]:
-    """Prune and fit in steps down to the goal, then exchange."""
+    """Prune and fit in steps down to the goal, or grow up to it where that decides better, then exchange."""
     dims, mask = head.weight.size(), head.weight > 0
     share = float(mask.float().mean())
     while True:
@@ -146,8 +147,7 @@ def _step(head: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> 
         share = now.share(*dims)
         if last:
             break
-    few = len(pool.labels) < mask.numel()
-    if int(mask.sum()) <= (_SOME if few else _SINGLE) * len(mask):
+    if int(mask.sum()) <= (_SOME if _few(mask, pool) else _SINGLE) * len(mask):
         grown = _grown(head.bias, goal, pool, generator=generator)
         if grown is not None and _right(grown, pool) > _right(head, pool):
             head, mask = grown, grown.weight > 0
@@ -167,8 +167,7 @@ def _grown(bias: Tensor, goal: Goal, pool: Pool, *, generator: torch.Generator) 
         has, at = mask.sum(dim=1), Slopes(head, pool)
         full = has >= (goal.count if has.all() else 1)
         step = -at.gradient / at.curvature.clamp_min(1e-6)
-        gain = (0.5 * at.curvature * step.square()).masked_fill_(mask | full[:, None] | (step <= 0), 0)
-        offers = gain.max(dim=1)
+        offers = _gain(at).masked_fill_(mask | full[:, None] | (step <= 0), 0).max(dim=1)
         classes = offers.values.topk(min(max(1, round(_GROWN * num_classes)), left)).indices
         classes = classes[offers.values[classes] > 0]
         if not len(classes):
@@ -176,7 +175,8 @@ def _grown(bias: Tensor, goal: Goal, pool: Pool, *, generator: torch.Generator) 
         places = classes, offers.indices[classes]
         mask[places] = True
         weight = head.weight.index_put(places, step[places].clamp_max(_START))
-        head = refit(Head(weight, head.bias), mask, pool, passes=_SHORT, generator=generator)
+        head = Head(weight, head.bias)
+        head = _with_last(refit(head, mask, pool, passes=_SHORT, generator=generator), head, mask)
     return head if (head.weight > 0).any(dim=1).all() else None
 
 
@@ -194,19 +194,28 @@ def _cost(head: Head, at: Slopes) -> Tensor:
     return 0.5 * at.curvature * head.weight.square()
 
 
+def _gain(at: Slopes) -> Tensor:
+    return 0.5 * at.gradient.square() / at.curvature.clamp_min(1e-6)
+
+
+def _few(weight: Tensor, pool: Pool) -> bool:
+    """Whether there are fewer examples than weights to choose from."""
+    return len(pool.labels) < weight.numel()
+
+
 def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: torch.Generator) -> tuple[Head, Tensor]:
     """Weights that cost least for those that promise most, as long as the loss falls.
 
     With fewer examples than weights to choose from, the loss falls by chance: nothing is exchanged then.
     """
-    if len(pool.labels) < mask.numel() or _many(mask):
+    if _few(mask, pool) or _many(mask):
         return head, mask
     size, at, failed = _EXCHANGED, Slopes(head, pool), torch.zeros_like(mask)
     count = int(mask.sum())
     for _ in range(_EXCHANGES * (2 if count <= _HANDFUL else 1)):
         cost = torch.where(mask, _cost(head, at), -math.inf)
         asks = ~mask & (at.gradient < 0) & (at.curvature > 0) & ~failed
-        gain = torch.where(asks, 0.5 * at.gradient.square() / at.curvature.clamp_min(1e-6), -math.inf)
+        gain = torch.where(asks, _gain(at), -math.inf)
         number = min(max(1, int(size * count)), int(asks.sum()))
         best = gain.flatten().topk(number)
         worth = best.values > cost[mask].sort().values[:number]
@@ -224,12 +233,15 @@ def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: t
 
 def _fitted(head: Head, mask: Tensor, pool: Pool, *, passes: float, generator: torch.Generator) -> Head:
     """The weights under the mask, fitted; a class that would lose its last one keeps the largest it had, small."""
-    passes *= _LONGER if int(mask.sum()) <= _HANDFUL and len(pool.labels) >= mask.numel() else 1
-    found = refit(head, mask, pool, passes=passes, generator=generator)
+    passes *= _LONGER if int(mask.sum()) <= _HANDFUL and not _few(mask, pool) else 1
+    return _with_last(refit(head, mask, pool, passes=passes, generator=generator), head, mask)
+
+
+def _with_last(found: Head, before: Head, mask: Tensor) -> Head:
     empty = ~(found.weight > 0).any(dim=1) & mask.any(dim=1)
     if not empty.any():
         return found
-    best = torch.where(mask, head.weight, -math.inf).argmax(dim=1)[empty]
+    best = torch.where(mask, before.weight, -math.inf).argmax(dim=1)[empty]
     weight = found.weight.clone()
     weight[empty.nonzero().flatten(), best] = _LEAST
     return Head(weight, found.bias)
