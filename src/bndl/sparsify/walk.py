@@ -33,6 +33,7 @@ __all__ = ["Goal", "sweep", "walk"]
 
 _STEP = 0.7  # weights that a step leaves, at least
 _SHORT, _LONG = 1.0, 1.5  # passes after a step or an exchange, and at a point
+_SWEEP = 6.0  # passes after the paper's threshold: no step goes before
 _FEW = 32  # weights a class: above it nothing is exchanged, steps have half the passes and points twice as many
 _EXCHANGES = 3  # a point
 _EXCHANGED = 0.2  # of the weights, in the first exchange; less after one that failed
@@ -96,7 +97,7 @@ def walk(start: Head, pool: Pool, judge: Pool, goals: Sequence[Goal], *, generat
         source = _shifted(dense, share) if now is None or share >= _HALF else now
         found = [_point(source, goal, own, generator=generator) for own in pools]
         if few and share >= _SWEPT:
-            swept = sweep(start, pools[1], [goal], generator=generator)
+            swept = sweep(start, pools[1], [goal], passes=_LONG, generator=generator)
             found += [pool.inside(head) for head in swept if (head.weight > 0).any(dim=1).all()]
         losses = [_judged(head, judge) for head in found]
         best = losses.index(min(losses))
@@ -113,14 +114,16 @@ def _point(source: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) 
     return _fitted(head, mask, pool, passes=_LONG * (2 if _many(mask) else 1), generator=generator)
 
 
-def sweep(start: Head, pool: Pool, goals: Sequence[Goal], *, generator: torch.Generator) -> Iterator[Head]:
+def sweep(
+    start: Head, pool: Pool, goals: Sequence[Goal], *, passes: float = _SWEEP, generator: torch.Generator
+) -> Iterator[Head]:
     r"""The paper's way: :math:`\mathrm{ReLU}(\Phi - \alpha)` of the dense head for rising alpha, each followed by a fit."""
     for goal in goals:
         mask = goal.keep(start.weight)
         alpha = start.weight[~mask].max() if not mask.all() else start.weight.new_zeros(())
         weight = (start.weight - alpha).clamp_min(0) * mask * pool.scale
         head = Head(weight, pool.inside(start).bias)
-        yield pool.outside(refit(head, mask & (weight > 0), pool, passes=_LONG, generator=generator))
+        yield pool.outside(refit(head, mask & (weight > 0), pool, passes=passes, generator=generator))
 
 
 def _judged(head: Head, judge: Pool) -> float:
