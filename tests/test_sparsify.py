@@ -483,6 +483,18 @@ def test_a_fit_reaches_the_optimum_of_the_objective(network, digits):
     assert Slopes(found, pool).loss == pytest.approx(best, rel=0.05)
 
 
+@pytest.mark.parametrize("count", [24, 48, 96])
+def test_the_papers_threshold_is_fitted_as_well_as_it_can_be(network, digits, count):
+    _, pool = pool_of(network, digits)
+    start = Head.of(layer_of(network))
+
+    def loss(**passes):
+        found = walk.sweep(start, pool, [Goal(count)], generator=torch.Generator().manual_seed(0), **passes)
+        return Slopes(pool.inside(next(found)), pool).loss
+
+    assert loss() < 1.01 * loss(passes=100)
+
+
 def test_the_walk_takes_what_predicts_unseen_examples_best(network, digits, monkeypatch):
     """Of the two targets: one that says nonsense is never taken, whichever it is."""
     pool = pool_of(network, digits)[1]

@@ -33,7 +33,7 @@ __all__ = ["Goal", "sweep", "walk"]
 
 _STEP = 0.7  # weights that a step leaves, at least
 _SHORT, _LONG = 1.0, 1.5  # passes after a step or an exchange, and at a point
-_SWEEP = 6.0  # passes after the paper's threshold: no step goes before
+_SWEEP = 12.0  # passes after the paper's threshold: no step goes before
 _FEW = 32  # weights a class: above it nothing is exchanged, steps have half the passes and points twice as many
 _EXCHANGES = 3  # a point
 _EXCHANGED = 0.2  # of the weights, in the first exchange; less after one that failed
