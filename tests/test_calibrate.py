@@ -204,6 +204,20 @@ def test_a_feature_that_is_not_to_be_trusted_stands_out(unreliable):
     assert theta[others].std() < 0.5  # the others stay together
 
 
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1000.0])
+def test_features_far_from_zero_do_not_drown_in_noise(offset):
+    fitted, other = (
+        FeatureSet(data.features + offset, data.labels) for data in (problem(600, seed=1), problem(2000, seed=2))
+    )
+    layer = head(confidence=2.0)
+    with torch.no_grad():
+        layer.bias.sub_(offset * layer.phi().mean.sum(1))
+        layer.bias.sub_(layer.bias.min())
+    alone = float(scaled_nll(layer, other).mean())
+    calibrate.calibrate(layer, fitted, generator=seeded())
+    assert predictive_nll(layer, other) < alone + 0.01
+
+
 @pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("theta_shape", THETA)
 def test_a_layer_that_allows_but_little_noise_is_calibrated_within_that(theta_shape):

@@ -7,10 +7,11 @@ all logits, minimise what the user will be judged by,
 
 which contains temperature scaling as the limit of no noise. The prior has two levels, :math:`\ln k = c + \delta`: a level c
 that all shapes of theta share (those of Phi have their own) and a departure of each; c - ln k_0, every :math:`\delta` and
-ln s are standard normal, with k_0 = 10. So data with no use for noise turn all of it down together, and a
-feature that is not to be trusted stands out. Steps on a few examples and draws leave the scale a few per cent off; at last
-it is fitted alone to all examples, with the very draws that :func:`bndl.predict` makes by default. It is then folded into
-Phi and b: no extra parameter is left behind, and every decision (which class has the largest mean logit) stays what it was.
+ln s are standard normal, with k_0 = 10, or ten times that, again and again, where so much noise would drown the labels. The
+fit starts at k_0. So data with no use for noise turn all of it down together, and a feature that is not to be trusted stands
+out. Steps on a few examples and draws leave the scale a few per cent off; at last it is fitted alone to all examples, with
+the very draws that :func:`bndl.predict` makes by default. It is then folded into Phi and b: no extra parameter is left
+behind, and every decision (which class has the largest mean logit) stays what it was.
 """
 
 import math
@@ -25,6 +26,8 @@ from bndl.layer import DecisionLayer
 __all__ = ["best_log_scale", "calibrate", "sampled_logits", "scaled_nll"]
 
 _SHAPE = 10.0  # k_0: where the noise starts from, and what its prior is about
+_DROWNED = 0.25  # of the nats that the head knows: where noise takes more, the fit starts from a tenth of it
+_QUIETEST = 1e5
 _STEPS = 200
 _ROWS = 512  # examples a step
 _DRAWS = 32  # draws a step, fresh each time; fewer, but at least four, for large heads
@@ -39,8 +42,8 @@ def calibrate(
 ) -> None:
     """Fit the layer's shapes, afresh, and the scale of its logits to ``data``, in place; in 200 steps by default."""
     num_steps = _STEPS if num_steps is None else num_steps
-    layer.reset_shapes(_SHAPE)
     log_scale = nn.Parameter(best_log_scale(*_mean_logits(layer, data), prior=True))
+    _start(layer, data, log_scale.detach())
     levels = [_Level(raw, layer) for raw in _raw_shapes(layer)]
     maps = [layer.theta_shape_map.weight] if layer.theta_shape_map is not None else []
     groups = [
@@ -68,13 +71,34 @@ def calibrate(
     _fold(layer, _last_log_scale(layer, data, rows, log_scale.detach()).exp())
 
 
+@torch.no_grad()
+def _start(layer: DecisionLayer, data: FeatureSet, log_scale: Tensor) -> None:
+    """Shapes of k_0, or as many times ten more as it takes to hear the labels through the noise.
+
+    Where features lie far from zero and differ little, noise in proportion to them says more than they do, and from there
+    no slope leads back.
+    """
+    generator = torch.Generator(log_scale.device).manual_seed(0)
+    rows = torch.randperm(len(data), generator=generator, device=generator.device)[:_ROWS]
+    batch = data.take(rows).like(log_scale)
+    logits, labels = _mean_logits(layer, batch)
+    silent = nn.functional.cross_entropy(logits * log_scale.exp(), labels)
+    most = silent + _DROWNED * (math.log(layer.out_features) - silent).clamp_min(0.1)
+    shape = _SHAPE
+    layer.reset_shapes(shape)
+    while shape < _QUIETEST and _predictive_nll(layer, batch, log_scale, generator) > most:
+        shape *= 10
+        layer.reset_shapes(shape)
+
+
 class _Level:
     """The shapes of one tensor as ``ln k = centre + departures``: a standard normal prior on the departures, and on the
     centre about its start. Gradients come from the layer's own parameter, new values are written to it."""
 
     def __init__(self, raw: nn.Parameter, layer: DecisionLayer) -> None:
-        self.raw, self.least, self.start = raw, layer.min_shape, math.log(_SHAPE)
-        self.centre = nn.Parameter(torch.full_like(raw.detach().flatten()[0], self.start))
+        self.raw, self.least = raw, layer.min_shape
+        self.expected = (nn.functional.softplus(raw.detach().flatten()[0]) + layer.min_shape).log()
+        self.centre = nn.Parameter(self.expected.clone())
         self.departures = nn.Parameter(torch.zeros_like(raw))
 
     @torch.no_grad()
@@ -84,7 +108,7 @@ class _Level:
         shape = nn.functional.softplus(self.raw) + self.least
         by_log = self.raw.grad * shape / self.raw.sigmoid()
         self.raw.grad = None
-        self.centre.grad = by_log.sum() + (self.centre - self.start) / num_data
+        self.centre.grad = by_log.sum() + (self.centre - self.expected) / num_data
         self.departures.grad = by_log + self.departures / num_data
 
     @torch.no_grad()
