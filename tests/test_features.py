@@ -140,6 +140,45 @@ def test_features_are_what_enters_the_layer():
     assert torch.equal(features_of(layer, X), X)
 
 
+@pytest.mark.parametrize(
+    ("features", "labels", "words"),
+    [
+        (X.index_fill(0, torch.tensor([4]), torch.nan), Y, r"1 of 10 examples have NaN .* \(first at index 4\)"),
+        (X[:0], Y[:0], "the FeatureSet is empty"),
+        (X, Y + 1, r"labels must lie in 0..2 for 3 classes, got 1..3"),
+        (X, Y[:9], r"one class index an example, dims \(10,\)"),
+        (X[:, :3], Y, "takes features of size 4"),
+        (X.long(), Y, "takes floating-point features"),
+    ],
+)
+def test_features_that_are_given_are_looked_at_too(features, labels, words):
+    layer = bndl.DecisionLayer(4, C)
+    given, sound = FeatureSet(features, labels), FeatureSet(X, Y)
+    for call in (
+        lambda: extract(layer, given),
+        lambda: bndl.fit(layer, sound, given),
+        lambda: bndl.sparsify(layer, given),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8, "list", "array"])
+def test_labels_of_given_features_may_be_any_whole_numbers(kind):
+    labels = {"list": Y.tolist(), "array": Y.numpy()}.get(kind) if isinstance(kind, str) else Y.to(kind)
+    layer = bndl.DecisionLayer(4, C)
+    assert torch.equal(extract(layer, FeatureSet(X, labels)).labels, Y)
+    bndl.fit(layer, FeatureSet(X.abs(), labels), FeatureSet(X.abs(), labels), epochs=1, progress=False)
+
+
+def test_given_features_are_counted_over_all_blocks(monkeypatch):
+    monkeypatch.setattr("bndl.features._ROWS", 4)
+    bad = X.clone()
+    bad[6:8, 1] = torch.nan
+    with pytest.raises(InputError, match=r"2 of 10 examples have NaN .* \(first at index 6\)"):
+        extract(bndl.DecisionLayer(4, C), FeatureSet(bad, Y))
+
+
 def test_features_need_one_finite_row_an_example():
     layer = bndl.DecisionLayer(4, C)
     bad = X.clone()

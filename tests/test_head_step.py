@@ -283,5 +283,5 @@ def test_every_other_layer_and_objective_goes_its_own_way():
 
 def test_features_of_another_size_are_refused_in_one_sentence():
     wrong = FeatureSet(torch.rand(30, K + 1), torch.zeros(30, dtype=torch.long))
-    with pytest.raises(InputError, match="takes features of size 6, got 7"):
+    with pytest.raises(InputError, match=r"takes features of size 6, got dims \(30, 7\)"):
         bndl.fit(fresh(), wrong, problem(30, seed=1))

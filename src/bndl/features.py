@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ Inputs: TypeAlias = Tensor | Mapping[str, Any]
 Head: TypeAlias = nn.Linear | DecisionLayer
 _LABEL_KEYS = ("labels", "label")
 _PIXELS = 2**17  # of images in a pass on a CPU: more leave its caches, and each takes up to twice as long
+_ROWS = 2**16  # of features that are looked at together
 _LARGEST = 1e12  # of a feature: variances take its square times that of a weight
 
 
@@ -196,9 +197,10 @@ def _checked(features: Tensor, in_features: int) -> Tensor:
         )
     if not features.numel():
         return features
-    low, high = torch.aminmax(features)  # both nan if one is
-    if not (low > -_LARGEST and high < _LARGEST):
-        bad = (~(features.abs() < _LARGEST)).any(dim=1).nonzero().flatten()
+    blocks = features.split(_ROWS)  # they may be on disk
+    ends = [torch.aminmax(block) for block in blocks]  # both nan if one is
+    if not all(low > -_LARGEST and high < _LARGEST for low, high in ends):
+        bad = torch.cat([(~(block.abs() < _LARGEST)).any(dim=1) for block in blocks]).nonzero().flatten()
         raise InputError(
             f"{len(bad)} of {len(features)} examples have NaN or infinite features, or some beyond {_LARGEST:.0e} "
             f"(first at index {int(bad[0])}): check the inputs and the backbone."
@@ -208,10 +210,10 @@ def _checked(features: Tensor, in_features: int) -> Tensor:
 
 def extract(model: nn.Module, data: Any, *, batch_size: int = 256, progress: bool | None = None) -> FeatureSet:
     """Features and labels of a whole labelled data set, each example passing the backbone once."""
-    if isinstance(data, FeatureSet):
-        return data
-    features, labels = [], []
     layer = find_layer(model)
+    if isinstance(data, FeatureSet):
+        return _sound(data, layer)
+    features, labels = [], []
     with evaluating(model):
         for batch in track(iterate(paired(data), batch_size=batch_size), "features", progress=progress):
             inputs, target = split_batch(batch)
@@ -222,6 +224,16 @@ def extract(model: nn.Module, data: Any, *, batch_size: int = 256, progress: boo
     if not any(len(part) for part in features):
         raise InputError("the loader is empty: it gave no example.")
     return FeatureSet(torch.cat(features).to(layer.phi().mean.dtype), torch.cat(labels).to(features[0].device))
+
+
+def _sound(data: FeatureSet, layer: DecisionLayer) -> FeatureSet:
+    """Features that are there already, if they fit the layer."""
+    if not len(data.features):
+        raise InputError("the FeatureSet is empty: it holds no example.")
+    labels = check_labels(data.labels, layer.out_features, count=len(data.features))
+    layer.check(data.features)
+    _checked(data.features, layer.in_features)
+    return data if labels is data.labels else replace(data, labels=labels)
 
 
 def check_labels(labels: Any, num_classes: int, *, count: int) -> Tensor:

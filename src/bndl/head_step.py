@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bndl import weibull
-from bndl.errors import InputError
 from bndl.features import FeatureSet
 from bndl.layer import DecisionLayer, rectify
 from bndl.objective import Objective, entry_cost, gated_cost, phi_share, slab_price
@@ -51,11 +50,6 @@ class HeadStep:
         objective: Objective,
         generator: torch.Generator | None = None,
     ) -> None:
-        if train.features.size(-1) != layer.in_features:
-            raise InputError(
-                f"the decision layer takes features of size {layer.in_features}, got {train.features.size(-1)}: give "
-                "those that it was made for."
-            )
         layer.zero_grad()  # the shapes get no gradient, and must not keep one from elsewhere
         self.layer, self.objective, self.generator = layer, objective, generator
         self.phi_share = phi_share(layer, len(rows), objective)
