@@ -20,7 +20,7 @@ import bndl
 from bndl.bench import Claim, Race, Record, main, race
 from bndl.bench.race import Spread
 
-CASES = [(512, 100), (2048, 1000)]
+CASES = [(64, 10), (256, 100), (512, 100), (2048, 1000)]  # the first two are the heads of the CIFAR ResNets
 SHARES = [(0.05, 1.0), (0.05, 0.3), (0.01, 0.5)]  # weights left, features kept
 BATCHES = [1, 8, 64, 256, 1024]
 
@@ -63,7 +63,7 @@ def measure(args: argparse.Namespace) -> Record:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", ".*no weight left")
     rows, ratios = [], {"full layer": [], "nn.Linear": []}
-    for K, C in CASES[: 2 if args.large or not args.predict else 1]:
+    for K, C in CASES if not args.predict else CASES[2 : 3 + args.large]:
         linear = nn.Linear(K, C).eval()
         for share, kept in SHARES:
             full = sparse_layer(K, C, share=share, kept=kept)

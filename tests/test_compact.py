@@ -2,11 +2,14 @@
 
 import copy
 import warnings
+import weakref
 from dataclasses import fields
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
 
 import bndl
 from bndl.compact import CompactLayer
@@ -73,7 +76,7 @@ def test_outputs_are_those_of_the_full_layer(settings, dims):
     small = bndl.compact(full)
     assert 0 < small.num_features < full.num_features
     assert small.num_weights() <= full.num_weights()
-    for B in (1, 5, FEW, 64, 70):
+    for B in (1, 2, 5, FEW, 64, 70):
         h = features(B, dims[0]) - 0.4
         expected = plain_forward(full, h)
         for logits in (plain_forward(small, h), small(h).detach()):  # the laid-out weights, and the way of training
@@ -319,6 +322,55 @@ def test_laid_out_weights_are_never_stale(which, B):
     torch.testing.assert_close(after, small(h).detach(), atol=1e-4, rtol=1e-5)  # with gradients: no laid-out weights
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("B", [1, 3, 40])
+def test_other_weights_in_the_same_memory_are_not_mistaken_for_the_old_ones(B):
+    full = sparse_layer(*DIMS[1])
+    small, h = bndl.compact(full), features(B, 800)
+    for scale in (1.0, 2.0, 3.0, 4.0, 0.5):  # each new tensor is likely to be where the last one was
+        scaled = functional_call(small, {"weight": small.weight * scale}, (h,))
+        torch.testing.assert_close(scaled, functional_call(full, {"weight": full.weight * scale}, (h,)))
+    given = small.weight.clone()
+    for scale in (1.0, 2.0, 3.0, 4.0, 0.5):
+        del small.weight
+        small.weight = nn.Parameter(given * scale)
+        torch.testing.assert_close(small(h), functional_call(full, {"weight": full.weight * scale}, (h,)))
+    for scale in (1.0, 2.0, 3.0, 4.0, 0.5):
+        small.weight.data = given * scale  # the same tensor, in memory that may have been another's
+        torch.testing.assert_close(small(h), functional_call(full, {"weight": full.weight * scale}, (h,)))
+    old = weakref.ref(small.weight)
+    del small.weight
+    assert old() is not None  # as long as weights are laid out, nothing gets the number of the one they are of
+    small.weight = nn.Parameter(given)
+    small(h)
+    assert old() is None
+    small.kept.copy_(small.kept.flip(0))
+    mirrored = h[:, small.kept] @ small.phi().mean.t() + small.offset()
+    torch.testing.assert_close(small(h), mirrored)
+
+
+@torch.no_grad()
+def test_transforms_and_parametrisations_work_as_on_the_full_layer():
+    full = sparse_layer(*DIMS[1])
+    small, h = bndl.compact(full), features(12, 800)
+    expected = full(h)
+    small(h)
+    torch.testing.assert_close(torch.vmap(small)(h.view(3, 4, 800)), expected.view(3, 4, 90))
+    tangent = torch.func.jvp(small, (h,), (h,))[1]
+    torch.testing.assert_close(tangent, expected - full.offset())  # linear where no feature is clamped
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(layer.weight.detach(), layer.weight.detach()) for layer in (small, full)]
+        found = [functional_call(layer, {"weight": w}, (h,)) for layer, w in zip((small, full), duals, strict=True)]
+        torch.testing.assert_close(*(forward_ad.unpack_dual(logits).tangent for logits in found))
+    nn.utils.parametrize.register_parametrization(small, "bias", nn.Identity())
+    torch.testing.assert_close(small(h), expected)
+    small.parametrizations.bias.original.add_(torch.arange(90.0))
+    expected += torch.arange(90.0)
+    torch.testing.assert_close(small(h), expected)
+    nn.utils.parametrize.register_parametrization(small, "weight", nn.Identity())
+    torch.testing.assert_close(small(h), expected)
+
+
 def test_a_compact_layer_trains():
     small, h = bndl.compact(sparse_layer(*DIMS[0])), features(64, 30).requires_grad_()
     y = torch.arange(64) % 7
@@ -384,13 +436,30 @@ def test_which_product_follows_from_the_dims():
     assert bags_are_faster(2560, 100, 511)
     assert not bags_are_faster(2560, 100, 167)
     assert not bags_are_faster(51200 // 2, 100, 512)
-    assert rows_are_faster(2560, 100, 511)
-    assert not rows_are_faster(51200, 100, 512)
+    assert rows_are_faster(1, 2560, 100, 511)
+    assert not rows_are_faster(1, 5090, 100, 512)
+    assert [B for B in range(2, FEW) if rows_are_faster(B, 2560, 100, 511)] == list(range(5, FEW))
+    assert not rows_are_faster(FEW, 51200, 100, 512)
     sparse, narrow = (bndl.compact(sparse_layer(*dims))._current_product() for dims in DIMS[1:])
     assert sparse.bags is not None
-    assert sparse.dense is None
+    assert (sparse.by_rows[1], sparse.by_rows[2], sparse.by_rows[FEW - 1]) == (
+        True,
+        False,
+        True,
+    )  # one row: a call of its own
     assert narrow.bags is None
+    assert narrow.rows is None
     assert narrow.dense is not None
+
+
+@torch.no_grad()
+def test_a_head_that_is_always_faster_sparse_keeps_no_dense_weights():
+    full = sparse_layer(2048, 200, 0.01, 1.0)
+    product = bndl.compact(full)._current_product()
+    assert product.dense is None
+    for B in (0, 1, 2, 40):
+        h = features(B, 2048)
+        torch.testing.assert_close(product(h), full(h).detach(), atol=1e-4, rtol=1e-5)
 
 
 def test_bags_are_the_product_with_the_weights():

@@ -19,8 +19,10 @@ def compact(model: nn.Module) -> nn.Module:
     The decision layer is swapped for a :class:`CompactLayer` in place, as by :func:`bndl.convert`, and the model returned
     (a bare layer comes back as a new one, the given layer unchanged). ``copy.deepcopy(model)`` first to keep the
     full head: a dropped feature does not come back. Weights up to 1e-5 count as none and become exactly 0, which moves a
-    logit by at most 1e-5 of the sum of its features. ``bndl.predict`` with the same seed gives the same probabilities.
-    A feature that is NaN or infinite reaches the classes that use it alone, where the full head's product spreads it.
+    logit by at most 1e-5 of the sum of its features. ``bndl.predict`` with the same seed gives the same probabilities, to
+    about 1e-5.
+    A feature that is NaN or infinite reaches the classes that use it, or all as with the full head: that depends on the
+    product that is fastest.
 
     Args:
         model: a model with a :class:`bndl.DecisionLayer`, sparse from training, or the layer itself. A compact model may
@@ -161,15 +163,18 @@ class CompactLayer(DecisionLayer):
         """Logits (..., C) of features ``h`` (..., in_features): a draw in ``train()``, the mean in ``eval()``."""
         if self.training or torch.is_grad_enabled() or not _is_plain(h, self.in_features):
             return super().forward(h, generator)
-        product = self._current_product()
-        if product is None:
+        try:
+            product = self._current_product()
+            if product is None:
+                return super().forward(h, generator)
+            device = "cpu" if h.is_cpu else h.device.type  # of a short call, a third is questions like this one
+            if torch.is_autocast_enabled(device):
+                with torch.autocast(device_type=device, enabled=False):
+                    return self._mean_logits(h, product)
+            logits = self._mean_logits(h, product)
+            return logits if h.dtype is torch.float32 else logits.to(h.dtype)
+        except RuntimeError:  # transforms of torch.func know the full layer's products only
             return super().forward(h, generator)
-        device = "cpu" if h.is_cpu else h.device.type  # of a short call, a third is questions like this one
-        if torch.is_autocast_enabled(device):
-            with torch.autocast(device_type=device, enabled=False):
-                return self._mean_logits(h, product)
-        logits = self._mean_logits(h, product)
-        return logits if logits.dtype == h.dtype else logits.to(h.dtype)
 
     def refresh(self) -> None:
         """Forget the laid-out weights; the next forward pass makes them anew."""
@@ -192,28 +197,33 @@ class CompactLayer(DecisionLayer):
         return (mapped - self.alpha_theta if self.alpha_theta else mapped).relu()
 
     def _mean_logits(self, h: Tensor, product: MeanProduct) -> Tensor:
-        flat = h.dim() == 2 and h.dtype == torch.float32  # for one example each call of torch is felt
+        flat = h.dtype is torch.float32 and h.dim() == 2  # for one example each call of torch is felt
         rows = h if flat else h.float().reshape(-1, self.in_features)
-        if product.reads_all(rows.size(0)):
-            theta = rows - self.alpha_theta if self.alpha_theta else rows
-        else:
-            theta = self._theta_mean(rows)
+        theta = rows if product.whole else self._theta_mean(rows)
+        if product.whole and self.alpha_theta:
+            theta = rows - self.alpha_theta
         logits = product(theta)
         return logits if flat else logits.view(*h.size()[:-1], self.out_features)
 
     def _current_product(self) -> MeanProduct | None:
         """The laid-out weights of the parameters as they are now; None where there are none."""
-        own = [p for p in self._parameters.values() if p is not None]
+        weight, bias, kept = self._parameters.get("weight"), self._parameters.get("bias"), self._buffers["kept"]
+        if weight is None or kept is None or (bias is None and self.bias is not None):
+            return None  # parametrised or pruned: what stands for it may be another each time
         try:
-            state = (self.alpha_phi, [(p.data_ptr(), p._version) for p in own])
+            own = () if bias is None else (id(bias), bias.data_ptr(), bias._version)
+            state = (self.alpha_phi, id(weight), weight.data_ptr(), weight._version, id(kept), kept._version, *own)
         except RuntimeError:  # tensors of inference mode do not count their changes
             return None
         if self._product is None or self._product.state != state:
             mean = self.phi().mean
             if mean.dtype != torch.float32:
                 return None
-            direct = (self.kept, self.in_features) if not self.signed and self.dense_map is None else None
-            self._product = MeanProduct(mean, self.offset(), columns=direct, state=state)
+            direct = (kept, self.in_features) if not self.signed and self.dense_map is None else None
+            product = MeanProduct(mean, self.offset(), columns=direct, state=state)
+            given = [tensor for tensor in (weight, bias, kept) if tensor is not None]
+            product.owners = [*given, *(tensor.detach() for tensor in given)]  # nothing else gets their ids or memory
+            self._product = product
         return self._product
 
     def _axis(self, name: str) -> int | None:
@@ -273,9 +283,9 @@ def index_fault(kept: Tensor, total_features: int) -> str | None:
 def _is_plain(h: Tensor, in_features: int) -> bool:
     """Whether these are features that the laid-out weights can be used on, in a plain run of the program."""
     return (
-        h.dim() > 0
+        (h.dtype is torch.float32 or h.dtype is torch.bfloat16 or h.dtype is torch.float16)
+        and h.dim() > 0
         and h.size(-1) == in_features
-        and h.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and not torch.compiler.is_compiling()  # nor exporting
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     )

@@ -1,13 +1,14 @@
 r"""Products with a head of few weights, :math:`l = \theta \Phi^T + b`, each by the fastest of three ways.
 
-Which one is a rule in the dims alone, so the same head always takes the same way. It was measured by
+Which one is a rule in the dims alone, so the same head always takes the same way for as many rows. It was measured by
 ``benchmarks/speed_compact.py`` in float32 on one core (AVX2, MKL). A dense product takes 25 to 40 ps a multiplication, bags
-of rows (``embedding_bag`` over theta transposed, as many rows at a time as stay in the cache) 70 ps a weight and row,
-0.8 ns for each number that is transposed, and 0.4 us a row at least; a compressed-row product for a few rows 0.2 to 0.5 ns
-a weight and row. In units of a dense multiplication that is:
+of rows (``embedding_bag`` over theta transposed, as many rows at a time as stay in the cache) 15 to 70 ps a weight and row,
+0.6 ns for each number that is transposed, and 0.1 us a row at least; a compressed-row product for a few rows 0.1 to 0.3 ns
+a weight and row, and 4 us more for the call, 1.5 for a single row. In units of a dense multiplication that is:
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,14 +23,20 @@ _TABLE = 2**17  # numbers of theta that the bags read at once, so that they stay
 
 
 def bags_are_faster(num_weights: int, num_classes: int, num_features: int) -> bool:
-    """Whether bags beat the dense product on many rows: C K > 3 nnz + 25 (C + K) + 15,000."""
+    """Whether bags beat the dense product on many rows: C K > 2 nnz + 25 (C + K) + 5,000."""
     C, K = num_classes, num_features
-    return 3 * num_weights + 25 * (C + K) + 15_000 < C * K
+    return 2 * num_weights + 25 * (C + K) + 5_000 < C * K
 
 
-def rows_are_faster(num_weights: int, num_classes: int, num_features: int) -> bool:
-    """Whether compressed rows beat the dense product on a few rows: C K > 5 nnz + 20,000."""
-    return 5 * num_weights + 20_000 < num_classes * num_features
+def rows_are_faster(num_rows: int, num_weights: int, num_classes: int, num_features: int) -> bool:
+    """Whether compressed rows beat the dense product on so few rows B of theta.
+
+    One: C K > 8 nnz + 20,000. More: B (C K - 4 nnz) > 200,000, which makes good what the call takes longer.
+    """
+    dense = num_classes * num_features
+    if num_rows == 1:
+        return dense > 8 * num_weights + 20_000
+    return num_rows * (dense - 4 * num_weights) > 200_000
 
 
 @dataclass(frozen=True)
@@ -101,41 +108,50 @@ class MeanProduct:
         weights: (C, K) float32, the mean of Phi transposed.
         bias: (C,) or None.
         columns: the place of each of the K features among those of ``h``, and how many those are, if theta is ``h`` but
-            for a threshold: then a sparse product may read them where they are. None if it is not.
-        state: what tells these weights from others, kept for the caller.
+            for a threshold: then it is given whole, and a sparse product reads the features where they are. None if not.
+        state: what tells these weights from others, kept for the caller, as are ``owners``.
     """
+
+    owners: Sequence[Tensor] = ()
 
     def __init__(self, weights: Tensor, bias: Tensor | None, *, columns: tuple[Tensor, int] | None, state: Any) -> None:
         self.state, (C, K) = state, weights.size()
+        self.whole = columns is not None
+        self.kept = None if columns is None or columns[1] == K else columns[0].clone()
         self.bias = weights.new_zeros(C) if bias is None else bias.clone()
+        self.column = self.bias[:, None]
         self.rows: Tensor | None = None
         self.bags: Bags | None = None
-        self.direct_rows = columns is not None
-        self.direct_bags = columns is not None and columns[1] < 2 * K  # selecting most features is not worth it
+        # reading all features costs the bags less than choosing most of them
+        self.kept_for_bags = None if columns is None or columns[1] < 2 * K else self.kept
+        by_rows = [False] * FEW
         if weights.device.type == "cpu":  # elsewhere nothing was measured
             bags = Bags.of(weights)
             placed = bags if columns is None else replace(bags, features=columns[0][bags.features])
-            if rows_are_faster(len(bags.values), C, K) and torch.backends.mkl.is_available():
+            if torch.backends.mkl.is_available():
+                by_rows = [rows_are_faster(B, len(bags.values), C, K) for B in range(FEW)]
+            if any(by_rows):
                 self.rows = placed.compressed(K if columns is None else columns[1])
             if bags_are_faster(len(bags.values), C, K):
-                self.bags = placed if self.direct_bags else bags
-        self.dense = weights.clone() if self.rows is None or self.bags is None else None
-
-    def reads_all(self, num_rows: int) -> bool:
-        """Whether a call with so many rows takes theta of all features of ``h`` rather than of the K."""
-        return (
-            self.direct_rows and self.rows is not None if num_rows < FEW else self.direct_bags and self.bags is not None
-        )
+                self.bags = placed if self.kept_for_bags is None else bags
+        self.by_rows = tuple(by_rows)
+        always_sparse = self.bags is not None and all(by_rows[1:])
+        if columns is not None and 3 * columns[1] < 4 * K:  # and the dense product, to multiply a few with zeros
+            self.kept = None
+            weights = weights.new_zeros(C, columns[1]).index_copy(1, columns[0], weights)
+        self.dense = None if always_sparse else weights.clone().t()  # (K, C)
 
     def __call__(self, theta: Tensor) -> Tensor:
-        """Logits (B, C); where the call reads all features, what is negative counts as 0."""
-        B, few = theta.size(0), theta.size(0) < FEW
-        if few and self.rows is not None:
+        """Logits (B, C) of all features if ``columns`` told their places, else of the K; what is negative counts as 0."""
+        B = theta.size(0)
+        if B >= FEW and self.bags is not None:
+            own = theta if self.kept_for_bags is None else theta.index_select(1, self.kept_for_bags)
+            return self.bags(own, self.bias)
+        if self.rows is not None and B < FEW and (self.by_rows[B] or self.dense is None):
             if B == 1:
                 return torch.addmv(self.bias, self.rows, theta[0].relu()).unsqueeze(0)
             table = torch.clamp_min(theta.t(), 0, out=theta.new_empty(theta.size(1), B))  # transposed in the same call
-            return torch.add(self.rows.mm(table).t(), self.bias, out=theta.new_empty(B, len(self.bias)))
-        if not few and self.bags is not None:
-            return self.bags(theta, self.bias)
+            return torch.addmm(self.column, self.rows, table).t().contiguous()
         assert self.dense is not None
-        return F.linear(theta, self.dense, self.bias)
+        chosen = theta.relu() if self.kept is None else theta.index_select(1, self.kept).relu_()
+        return torch.addmm(self.bias, chosen, self.dense)  # what F.linear does, a microsecond sooner
