@@ -181,4 +181,5 @@ def test_an_interrupt_of_fine_tuning_keeps_the_best_so_far(capsys, learnt, tmp_p
 
 
 def test_a_negative_number_of_epochs_is_refused(capsys, runs):
-    assert "--finetune is a number of epochs" in refused(capsys, str(runs / "dense"), "--finetune", "-1")
+    for epochs in ("-1", "0"):
+        assert "--finetune is a number of epochs" in refused(capsys, str(runs / "dense"), "--finetune", epochs)

@@ -48,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--finetune",
         type=int,
-        default=0,
         metavar="EPOCHS",
         help="then train the chosen model with its backbone, taught by the dense one; takes as long as training does",
     )
@@ -99,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--max-accuracy-drop is in points of accuracy, such as 1, got {args.max_accuracy_drop:g}.")
     drop = None if args.max_accuracy_drop is None else args.max_accuracy_drop / 100
     target = Target(args.nnz, args.features_per_class, drop)
-    if args.finetune < 0:
+    if args.finetune is not None and args.finetune < 1:
         raise InputError(f"--finetune is a number of epochs, such as 2, got {args.finetune}.")
     loaded, model, parts = _subject(args.folder)
     target.goals(find_layer(model), args.num_points)  # what is impossible is said before anything is computed

@@ -117,7 +117,7 @@ def finetune(
         else:  # with what no state holds, too
             student = copy.deepcopy(start)
     if point.empty_classes:
-        warnings.warn(about_missing(point), stacklevel=2)
+        warnings.warn(about_missing(point, path.mode), stacklevel=2)
     seconds = time.monotonic() - started
     return Finetuned(student.eval(), point, tuple(kept.history), kept.epoch, seconds, kept.interrupted)
 

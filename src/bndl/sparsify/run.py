@@ -126,7 +126,7 @@ def sparsify(
             or to one weight a class. A fit leaves fewer weights than it may where it needs no more, above half of them
             above all; a point that would have no fewer than the one before is left out.
         mode: ``"prune"``: see :mod:`bndl.sparsify.walk`. ``"threshold"``: the paper's ``ReLU(w - alpha)`` of the dense
-            weights for rising alpha, each followed by the same fit.
+            weights for rising alpha, each followed by a fit as long as helps it.
         batch_size: examples of a data set that pass the backbone together.
         seed: the same seed gives the same bits.
         progress: whether to show bars; None: when it takes long and there is a terminal.
@@ -174,15 +174,16 @@ def sparsify(
     if keep is not None:
         keep(path)
     if path.point.empty_classes:
-        warnings.warn(about_missing(path.point), stacklevel=2)
+        warnings.warn(about_missing(path.point, mode), stacklevel=2)
     return path
 
 
-def about_missing(point: SparsePoint) -> str:
+def about_missing(point: SparsePoint, mode: str) -> str:
     """Classes that no feature can speak for any more."""
-    return (
-        f"{named(list(point.empty_classes))} no weight left: ask for more weights, or mode='prune', which leaves one."
-    )
+    cure = "mode='prune', which leaves one"
+    if mode == "prune":
+        cure = f"make the features smaller, as a weight of at most {ACTIVE_ABOVE:g} counts as none"
+    return f"{named(list(point.empty_classes))} no weight left: ask for more weights, or {cure}."
 
 
 def follow(

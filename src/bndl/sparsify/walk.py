@@ -7,14 +7,13 @@ above what it gives to most classes. From there weights go in steps, those first
 .. math:: s_{kc} = \tfrac12 \Phi_{kc}^2\, E[p_c (1 - p_c)(\theta_k - \bar\theta_k)^2],
 
 each step followed by a fit of the rest. Where weights are few, some are then exchanged for others whose slope asks most to
-come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. Down from two weights a class (eight with fewer
-examples than weights) a head is also grown from nothing, by the same slopes, before the exchange, and the one that decides
-more examples as they are labelled stays: where their losses are alike, their decisions are not.
+come back, :math:`G^2 / 2H`, and the exchange is kept if the loss falls. Down from two weights a class, or 128 in all, a head
+is also grown from nothing, by the same slopes, before the exchange, and the one that decides more examples as they are
+labelled stays: where their losses are alike, their decisions are not.
 
 The first point is made twice, with the labels as targets and with what the dense head says. The dense head then teaches the
 rest, each point from the one before, unless the labels' head predicts examples clearly better that neither has learnt from.
-With fewer examples than weights both make every point and the better is kept, and the paper's threshold (:func:`sweep`) is
-a third candidate, down to 2 % of the weights and where it leaves no class empty.
+The paper's threshold is :func:`sweep`.
 """
 
 import math
@@ -37,15 +36,13 @@ _SWEEP = 12.0  # passes after the paper's threshold: no step goes before
 _FEW = 32  # weights a class: above it nothing is exchanged, steps have half the passes and points twice as many
 _EXCHANGES = 3  # a point
 _EXCHANGED = 0.2  # of the weights, in the first exchange; less after one that failed
-_HANDFUL = 128  # weights in all: from here down twice as many exchanges and longer fits, as each counts
+_HANDFUL = 128  # weights in all: from here down twice as many exchanges, longer fits and grown heads, as each counts
 _LONGER = 8  # times
 _HALF = 0.5
 _SINGLE = 2  # weights a class: from here down a head is also grown from nothing
-_SOME = 8  # the same with fewer examples than weights
 _GROWN = 0.2  # of a weight a class that come at a time
 _START = 0.3  # of a new weight, at most
 _CLEARLY = 0.99  # times the loss that the dense head's targets lead to: below it the labels teach the rest
-_SWEPT = 0.02  # share of the weights down to which the paper's threshold is a candidate
 _LEAST = 1e-2  # of a class's last weight, times the feature's standard deviation
 
 
@@ -89,23 +86,25 @@ def walk(start: Head, pool: Pool, judge: Pool, goals: Sequence[Goal], *, generat
     """
     dense = pool.inside(start)
     temperature = best_log_scale(dense.logits(judge.z), judge.labels, prior=True).exp()
-    pools: tuple[Pool, ...] = (pool, pool.taught(dense, temperature))
-    few = _few(start.weight, pool)
     now: Head | None = None
+    taught: Pool | None = None  # what the points learn from, once it is known
     for goal in goals:
         share = goal.share(*start.weight.size())
         source = _shifted(dense, share) if now is None or share >= _HALF else now
-        found = [_point(source, goal, own, generator=generator) for own in pools]
-        if few and share >= _SWEPT:
-            swept = sweep(start, pools[1], [goal], passes=_LONG, generator=generator)
-            found += [pool.inside(head) for head in swept if (head.weight > 0).any(dim=1).all()]
-        losses = [_judged(head, judge) for head in found]
-        best = losses.index(min(losses))
-        if not few and len(pools) > 1:
-            best = 0 if losses[0] < _CLEARLY * losses[1] else 1
-            pools = pools[best : best + 1]
-        now = found[best]
+        if taught is None:
+            taught, now = _first(source, goal, (pool, pool.taught(dense, temperature)), judge, generator=generator)
+        else:
+            now = _point(source, goal, taught, generator=generator)
         yield pool.outside(now)
+
+
+def _first(
+    source: Head, goal: Goal, pools: tuple[Pool, Pool], judge: Pool, *, generator: torch.Generator
+) -> tuple[Pool, Head]:
+    """The dense head's pool and what it leads to, or the labels' where that is clearly better."""
+    labels, taught = (_point(source, goal, own, generator=generator) for own in pools)
+    best = 0 if _judged(labels, judge) < _CLEARLY * _judged(taught, judge) else 1
+    return pools[best], (labels, taught)[best]
 
 
 def _point(source: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> Head:
@@ -114,16 +113,14 @@ def _point(source: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) 
     return _fitted(head, mask, pool, passes=_LONG * (2 if _many(mask) else 1), generator=generator)
 
 
-def sweep(
-    start: Head, pool: Pool, goals: Sequence[Goal], *, passes: float = _SWEEP, generator: torch.Generator
-) -> Iterator[Head]:
+def sweep(start: Head, pool: Pool, goals: Sequence[Goal], *, generator: torch.Generator) -> Iterator[Head]:
     r"""The paper's way: :math:`\mathrm{ReLU}(\Phi - \alpha)` of the dense head for rising alpha, each followed by a fit."""
     for goal in goals:
         mask = goal.keep(start.weight)
         alpha = start.weight[~mask].max() if not mask.all() else start.weight.new_zeros(())
         weight = (start.weight - alpha).clamp_min(0) * mask * pool.scale
         head = Head(weight, pool.inside(start).bias)
-        yield pool.outside(refit(head, mask & (weight > 0), pool, passes=passes, generator=generator))
+        yield pool.outside(refit(head, mask & (weight > 0), pool, passes=_SWEEP, generator=generator))
 
 
 def _judged(head: Head, judge: Pool) -> float:
@@ -150,7 +147,7 @@ def _step(head: Head, goal: Goal, pool: Pool, *, generator: torch.Generator) -> 
         share = now.share(*dims)
         if last:
             break
-    if int(mask.sum()) <= (_SOME if _few(mask, pool) else _SINGLE) * len(mask):
+    if int(mask.sum()) <= max(_HANDFUL, _SINGLE * len(mask)):
         grown = _grown(head.bias, goal, pool, generator=generator)
         if grown is not None and _right(grown, pool) > _right(head, pool):
             head, mask = grown, grown.weight > 0
@@ -201,17 +198,9 @@ def _gain(at: Slopes) -> Tensor:
     return 0.5 * at.gradient.square() / at.curvature.clamp_min(1e-6)
 
 
-def _few(weight: Tensor, pool: Pool) -> bool:
-    """Whether there are fewer examples than weights to choose from."""
-    return len(pool.labels) < weight.numel()
-
-
 def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: torch.Generator) -> tuple[Head, Tensor]:
-    """Weights that cost least for those that promise most, as long as the loss falls.
-
-    With fewer examples than weights to choose from, the loss falls by chance: nothing is exchanged then.
-    """
-    if _few(mask, pool) or _many(mask):
+    """Weights that cost least for those that promise most, as long as the loss falls."""
+    if _many(mask):
         return head, mask
     size, at, failed = _EXCHANGED, Slopes(head, pool), torch.zeros_like(mask)
     count = int(mask.sum())
@@ -236,7 +225,7 @@ def _exchanged(head: Head, mask: Tensor, goal: Goal, pool: Pool, *, generator: t
 
 def _fitted(head: Head, mask: Tensor, pool: Pool, *, passes: float, generator: torch.Generator) -> Head:
     """The weights under the mask, fitted; a class that would lose its last one keeps the largest it had, small."""
-    passes *= _LONGER if int(mask.sum()) <= _HANDFUL and not _few(mask, pool) else 1
+    passes *= _LONGER if int(mask.sum()) <= _HANDFUL else 1
     return _with_last(refit(head, mask, pool, passes=passes, generator=generator), head, mask)
 
 
