@@ -94,9 +94,10 @@ def learnt(ridge: float) -> Fit:
     return fit
 
 
-def layered(*, shape: float = 10.0, level: bool = True, last: bool = True, **settings: str) -> Fit:
-    """Our layer: where the prior is centred, whether the level of the noise may move, and whether the scale is at last
-    fitted to all examples."""
+def layered(*, shape: float = 10.0, level: bool = True, last: bool = True, rate: float = 0.0, **settings: str) -> Fit:
+    """Our layer: where the prior is centred, whether the level of the noise may move, whether the scale is at last
+    fitted to all examples, and the rate of an exponential prior on the noise's standard deviation, about pi / sqrt(6) k,
+    in place of the normal one on its level: without evidence for noise there is none."""
 
     def fit(head: nn.Linear, train: FeatureSet, test: FeatureSet) -> Answer:
         sign = "nonnegative" if takes_nonnegative(train) else "signed"
@@ -108,10 +109,17 @@ def layered(*, shape: float = 10.0, level: bool = True, last: bool = True, **set
             assert level.centre.grad is not None
             level.centre.grad.zero_()
 
+        @torch.no_grad()
+        def exponential(level: calibrate._Level, num_data: int) -> None:
+            own(level, num_data)
+            spread = math.pi / math.sqrt(6) * (-level.centre).exp()
+            assert level.centre.grad is not None
+            level.centre.grad -= (level.centre - level.expected + rate * spread) / num_data
+
         try:
             calibrate._SHAPE = shape
-            if not level:
-                calibrate._Level.take_gradient = held  # type: ignore[method-assign]
+            if rate or not level:
+                calibrate._Level.take_gradient = exponential if rate else held  # type: ignore[method-assign]
             if not last:
                 calibrate._last_log_scale = lambda layer, data, rows, log_scale: log_scale
             calibrate.calibrate(layer, train, generator=seeded())
@@ -224,6 +232,8 @@ IDEAS: dict[str, Fit] = {
     "the softmax, bent by the entropy": bent(scaling, "entropy"),
     "temperature scaling, weights learn too, ridge 300": learnt(300.0),
     "temperature scaling, weights learn too, ridge 1000": learnt(1000.0),
+    "two levels, an exponential prior on the noise, rate 10": layered(rate=10.0),
+    "two levels, an exponential prior on the noise, rate 100": layered(rate=100.0),
     "one level, k_0 = 5": layered(shape=5.0, level=False),
     "one level, k_0 = 10 (before)": layered(level=False),
     "one level, k_0 = 20": layered(shape=20.0, level=False),

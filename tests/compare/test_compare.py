@@ -19,7 +19,8 @@ from bndl.compare.figure import draw
 from bndl.compare.formats import to_latex, to_markdown
 from bndl.compare.paper import PAPER, paper_table, with_printed
 from bndl.compare.run import Options
-from bndl.compare.sparsity import bndl_path, draw_paths
+from bndl.compare.sparsity import bndl_path
+from bndl.compare.sparsity_table import draw_paths
 from bndl.data import load_splits
 from bndl.errors import FileError, InputError
 from bndl.metrics.examples import Examples
@@ -282,6 +283,35 @@ def test_the_verdict_is_of_the_paired_difference(key, good):
     assert rows["clear"].entries[key].low < rows["dense"].entries[key].high
     assert rows["worse"].entries[key].verdict == "worse"
     assert rows["noisy"].entries[key].verdict == "same"
+
+
+def test_differences_are_told_with_the_interval_of_the_paired_difference():
+    cells = (cell("dense", 0, 0.9), cell("clear", 0, 0.95), cell("noisy", 0, 0.85, noise=0.1))
+    comparison = Comparison(cells, (), {"s": ""})
+    table = tabulate(comparison, columns=["accuracy"], differences=True)
+    clear, noisy = table.rows[1].entries["accuracy"], table.rows[2].entries["accuracy"]
+    assert (clear.difference, clear.difference_low) == pytest.approx((0.05, 0.05))  # what both share is no doubt
+    assert noisy.difference_low < -0.2
+    assert noisy.difference_high > 0.1
+    text = to_markdown(table)
+    assert "| dense | 90.00 |" in text
+    assert "| clear | **95.00▲**<br>+5.00 (+5.00 to +5.00) |" in text
+    assert "the difference to dense with its 95 % bootstrap interval" in text
+    assert "the difference to" not in to_markdown(tabulate(comparison, columns=["accuracy"]))
+    assert "+5.00 (+5.00 to +5.00)" in to_latex(table)
+    assert json.loads(table.to_json())["rows"][0]["entries"]["accuracy"]["difference"] is None
+    assert not tabulate(comparison, reference="laplace", differences=True).differences
+    gone = replace(cells[1], draws={"accuracy": torch.full((NUM_RESAMPLES,), math.nan).double()})
+    table = tabulate(Comparison((cells[0], gone), (), {"s": ""}), columns=["accuracy"], differences=True)
+    assert "nan" not in to_markdown(table)
+
+
+def test_intervals_of_differences_are_centred_like_those_of_values():
+    inflated = replace(cell("inflated", 0, 0.92), draws={"accuracy": cell("x", 0, 0.9).draws["accuracy"] - 0.5})
+    comparison = Comparison((cell("dense", 0, 0.9), inflated), (), {"s": ""})
+    entry = tabulate(comparison, columns=["accuracy"]).rows[1].entries["accuracy"]
+    assert (entry.difference_low, entry.difference_high) == pytest.approx((0.02, 0.02))
+    assert entry.verdict == "better"
 
 
 def test_means_and_intervals_are_over_seeds_too():

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from bndl.compare.sparsity import bndl_path, dense_point, draw_paths, threshold_path
+from bndl.compare.sparsity import Point, bndl_path, dense_point, threshold_path
+from bndl.compare.sparsity_table import draw_paths, lead_of, mean_at, paths_to_markdown
 from bndl.compare.subjects import Subject
 from bndl.features import FeatureSet
 
@@ -59,3 +60,39 @@ def test_ours_finds_the_features_that_matter(points, subject):
 def test_they_are_drawn(points, subject, tmp_path):
     picture = draw_paths({"one": [dense_point(subject), *points[0], *points[1]]}, tmp_path / "p.png")
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def at(method: str, nnz: float, accuracy: float, seed: int = 0) -> Point:
+    return Point(method, nnz, 100 * nnz, accuracy, 1 - accuracy, 0.1, seed)
+
+
+PATHS = [
+    *(at("bndl", nnz, accuracy, 0) for nnz, accuracy in ((0.01, 0.5), (0.1, 0.7), (1.0, 0.9))),
+    *(at("bndl", nnz, accuracy, 1) for nnz, accuracy in ((0.01, 0.7), (1.0, 0.9))),
+    *(
+        at("elastic-net", nnz, accuracy)
+        for nnz, accuracy in ((0.0, 0.1), (0.001, 0.4), (0.01, 0.5), (0.1, 0.8), (1.0, 0.9))
+    ),
+]
+
+
+def test_seeds_are_averaged_at_the_same_number_of_weights():
+    found = mean_at(PATHS, "bndl", 0.1)
+    assert found.accuracy == pytest.approx((0.7 + 0.8) / 2)  # the second seed is half-way in ln nnz
+    assert found.weights_per_class == pytest.approx(10)
+    assert mean_at(PATHS, "bndl", 0.001) is None  # no seed goes so far
+    assert mean_at([*PATHS, at("bndl", 0.001, 0.3)], "bndl", 0.001) is None  # one does
+
+
+def test_the_lead_is_taken_where_the_other_has_heads():
+    lead = lead_of(PATHS)
+    assert (lead.heads, lead.ahead, lead.nnz) == (3, 2, 0.1)  # at .001 ours has none, at 0 nobody has
+    assert lead.least == pytest.approx(-0.05)
+    assert lead_of(PATHS, "threshold") is None
+
+
+def test_the_table_has_the_three_paths_side_by_side():
+    text = paths_to_markdown({"one": [at("dense", 1.0, 0.92), *PATHS]})
+    assert "**one**, seeds 0, 1; dense 92.00 / 0.080 / 10.0" in text
+    assert "| 0.1000 | 10.0 | 75.00 / 0.250 / 10.0 | - | 80.00 / 0.200 / 10.0 |" in text
+    assert "at 2 of the 3 heads of glm_saga in its range; the least lead is -5.00 points, at nnz 0.1000." in text

@@ -28,6 +28,7 @@ _EPILOG = """SUBJECT is what the methods are compared on:
 examples:
   bndl compare --list
   bndl compare resnet56_cifar10 --ood cifar100
+  bndl compare resnet56_cifar10 --reference temperature --differences
   bndl compare runs/mine-dense-0 --methods dense,temperature,laplace,bndl
   bndl compare cifar10-resnet18-small --methods dense,mc-dropout,bndl --seeds 0
   bndl compare --paper table1 --small"""
@@ -52,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ood", action="append", default=[], metavar="NAME[=PATH]", help="data of another kind, to be told apart"
     )
     parser.add_argument("--reference", help="method that differences are taken to (default: dense)")
+    parser.add_argument(
+        "--differences",
+        action="store_true",
+        help="below each value its difference to the reference's, with the interval of that, on the same examples",
+    )
     parser.add_argument("--columns", metavar="A,B", help="keys of the columns, as in table.json")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a recipe's setting")
     parser.add_argument("--out", type=Path, default=Path("compare"), help="folder of results (default: compare)")
@@ -92,18 +98,28 @@ def run(args: argparse.Namespace) -> int:
         again=args.again,
     )
     seeds, columns = _seeds(args.seeds), _columns(args, paper, options)
-    if args.reference and args.reference not in methods:
-        raise InputError(f"--reference {args.reference} is not among the methods: {', '.join(methods)}.")
+    reference, figure = args.reference or "dense", paper is not None and paper.kind == "sparsity"
+    if figure and (args.reference or args.differences):
+        raise InputError("a figure has no reference and no differences: leave --reference and --differences out.")
+    if (args.reference or args.differences) and reference not in methods:
+        raise InputError(
+            f"differences are taken to {reference}, which is not among the methods ({', '.join(methods)}): "
+            "add it to --methods, or choose another --reference."
+        )
     messages = console(stderr=True)
     if paper is not None and paper.kind == "sparsity":
+        if args.format == "latex":
+            raise InputError("a figure is not told in LaTeX: take --format markdown or json.")
         _check_out(args.out)
-        return _sparsity(args, subjects, options)
+        return _sparsity(args, subjects, seeds, options)
     _check_out(args.out)
     comparison = compare(subjects, methods, seeds, options=options, tell=lambda line: messages.print(line, **_PLAIN))
     if not comparison.cells:
         return 1  # each failure was told as it came
-    table = tabulate(comparison, reference=args.reference or "dense", columns=columns)
+    table = tabulate(comparison, reference=args.reference or "dense", columns=columns, differences=args.differences)
     table = table if paper is None else with_printed(table, paper)
+    if args.differences and not table.differences:
+        messages.print(f"no differences: no cell of {reference} could be computed", style="yellow", **_PLAIN)
     paths = _write(table, args.out)
     if paper is not None and paper.kind == "deciles":
         paths.append(_deciles(comparison, args.out))
@@ -195,27 +211,24 @@ def _deciles(comparison: "Comparison", out: Path) -> Path:
     return draw_curves(found, out / "fig-uncertainty.png")
 
 
-def _sparsity(args: argparse.Namespace, subjects: list[str], options: "Options") -> int:
-    from bndl.compare.sparsity import draw_paths, paths_of
+def _sparsity(args: argparse.Namespace, subjects: list[str], seeds: list[int], options: "Options") -> int:
+    from bndl.compare.sparsity import paths_of
+    from bndl.compare.sparsity_table import draw_paths, paths_to_markdown
 
     messages = console(stderr=True)
-    found = paths_of(subjects, options, tell=lambda line: messages.print(line, **_PLAIN))
+    found = paths_of(subjects, seeds, options, tell=lambda line: messages.print(line, **_PLAIN))
+    if not any(found.values()):
+        return 1  # each failure was told as it came
     record = {subject: [asdict(point) for point in points] for subject, points in found.items()}
-    with replacing(args.out / "sparsity.json") as temporary:
-        temporary.write_text(json.dumps(record, indent=2) + "\n")
+    texts = {"json": json.dumps(record, indent=2) + "\n", "markdown": paths_to_markdown(found)}
+    for form, suffix in (("json", "json"), ("markdown", "md")):
+        with replacing(args.out / f"sparsity.{suffix}") as temporary:
+            temporary.write_text(texts[form], encoding="utf-8")
     picture = draw_paths(found, args.out / "fig-sparsity.png")
-    if args.format == "json":
-        sys.stdout.write(json.dumps(record, indent=2) + "\n")
-        return 0
-    out = console()
-    for subject, points in found.items():
-        out.print(f"\n**{subject}**\n\n| | nnz | accuracy | NLL | ECE |\n|---|---|---|---|---|", **_PLAIN)
-        for p in points:
-            out.print(
-                f"| {p.method} | {p.nnz:.4f} | {p.accuracy:.2%} | {p.nll:.4f} | {p.ece:.2%} |",
-                **_PLAIN,
-            )
-    out.print(f"\nPicture: {picture}", **_PLAIN)
+    sys.stdout.write(texts.get(args.format, texts["markdown"]))
+    if args.format == "terminal":
+        written = ", ".join(str(path) for path in (args.out / "sparsity.md", args.out / "sparsity.json", picture))
+        console().print(f"\nWritten: {written}", **_PLAIN)
     return 0
 
 
@@ -274,7 +287,7 @@ def _tell_subject(table: "Table", rows: "list[Row]", out: Any) -> None:
         for row in sound:
             texts = []
             for column in columns:
-                value, interval = cell_text(column, row.entries.get(column.key))
+                value, interval = cell_text(column, row.entries.get(column.key), differences=table.differences)
                 value = f"[bold]{value}[/]" if is_best(column, row, sound) else value
                 texts.append(f"{value}\n[dim]{interval}[/]" if interval else value)
             shown.add_row(table.label(row), *texts)

@@ -1,7 +1,7 @@
 """A table as text: Markdown, LaTeX, and blocks of columns that fit a terminal."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bndl.compare.table import Column, Entry, Row, Table
 
@@ -9,17 +9,29 @@ __all__ = ["MARKS", "blocks", "cell_text", "is_best", "to_latex", "to_markdown"]
 
 MARKS = {"better": "▲", "worse": "▼", "same": "", "": ""}
 _LEGEND = "mean over seeds; below it the 95 % bootstrap interval"
+_DIFFERENT = "mean over seeds; below it the difference to {reference} with its 95 % bootstrap interval"
 _MARKED = "; ▲ better, ▼ worse than {reference} on the same examples"
 
 
-def cell_text(column: Column, entry: Entry | None) -> tuple[str, str]:
-    """The value with its mark, and its interval; empty where there is none."""
+def cell_text(column: Column, entry: Entry | None, *, differences: bool = False) -> tuple[str, str]:
+    """The value with its mark, and its interval, or the difference to the reference's; empty where there is none."""
     if entry is None or math.isnan(entry.value):
         return "-", ""
     value = f"{column.text(entry.value)}{MARKS[entry.verdict]}"
+    if differences:
+        return value, "" if math.isnan(entry.difference) else _difference(column, entry)
     if math.isnan(entry.low):
         return value, ""
     return value, f"{column.text(entry.low)} to {column.text(entry.high)}"
+
+
+def _difference(column: Column, entry: Entry) -> str:
+    value, low, high = map(_signed(column), (entry.difference, entry.difference_low, entry.difference_high))
+    return f"{value} ({low} to {high})"
+
+
+def _signed(column: Column) -> Callable[[float], str]:
+    return lambda value: f"{'-' if value < 0 else '+'}{column.text(abs(value))}"
 
 
 def is_best(column: Column, row: Row, rows: Sequence[Row]) -> bool:
@@ -40,7 +52,8 @@ def is_best(column: Column, row: Row, rows: Sequence[Row]) -> bool:
 
 def legend(table: Table) -> str:
     """What the numbers of a table are."""
-    return _LEGEND + (_MARKED.format(reference=table.reference) if table.reference else "")
+    values = _DIFFERENT if table.differences else _LEGEND
+    return (values + (_MARKED if table.reference else "")).format(reference=table.reference)
 
 
 def to_markdown(table: Table) -> str:
@@ -62,7 +75,7 @@ def _markdown_cells(table: Table, row: Row, rows: Sequence[Row]) -> Iterator[str
         yield from [""] * (len(table.columns) - 1)
         return
     for column in table.columns:
-        value, interval = cell_text(column, row.entries.get(column.key))
+        value, interval = cell_text(column, row.entries.get(column.key), differences=table.differences)
         value = f"**{value}**" if is_best(column, row, rows) else value
         yield f"{value}<br>{interval}" if interval else value
 
@@ -87,7 +100,7 @@ def _latex_cells(table: Table, row: Row, rows: Sequence[Row]) -> Iterator[str]:
         return
     arrows = {"▲": "$^{\\uparrow}$", "▼": "$^{\\downarrow}$"}
     for column in table.columns:
-        value, interval = cell_text(column, row.entries.get(column.key))
+        value, interval = cell_text(column, row.entries.get(column.key), differences=table.differences)
         mark = arrows.get(value[-1], "")
         value = value.rstrip("▲▼")
         value = f"\\textbf{{{value}}}{mark}" if is_best(column, row, rows) else f"{value}{mark}"
@@ -105,7 +118,8 @@ def blocks(table: Table, rows: Sequence[Row], *, width: int) -> Iterator[tuple[C
     block: list[Column] = []
     taken = names
     for column in table.columns:
-        texts = [part for row in rows for part in cell_text(column, row.entries.get(column.key))]
+        found = (cell_text(column, row.entries.get(column.key), differences=table.differences) for row in rows)
+        texts = [part for cell in found for part in cell]
         need = max(len(part) for part in (*texts, *column.heading.split(" "))) + 3
         if block and taken + need > width:
             yield tuple(block)

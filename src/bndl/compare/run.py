@@ -31,7 +31,7 @@ from bndl.features import FeatureSet
 if TYPE_CHECKING:
     from bndl.compare.scratch import Scratch
 
-__all__ = ["Comparison", "Options", "compare", "subject_of"]
+__all__ = ["Bench", "Comparison", "Options", "benches_of", "check", "compare", "reason_of"]
 
 _LOG = logging.getLogger(__name__)
 _AS_THE_PAPER = ("model.converted=false", "model.layer.init_shape=10", "train.beta=null")
@@ -94,15 +94,10 @@ def compare(
         options: where things lie.
         tell: is given a line for people, as cells come.
     """
-    _check(subjects, methods, seeds, options)
+    check(subjects, methods, seeds, options)
     for place in (options.ood or {}).values():
         find(place)  # said now, not after hours
-    benches = [_bench(name, options, tell) for name in subjects]
-    names = [bench.name for bench in benches]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(
-            f"two subjects are called {twice!r}, and would share their cells: rename one, or compare apart."
-        )
+    benches = benches_of(subjects, options, tell)
     chosen = [get_method(name) for name in methods]
     outcomes = list(_outcomes(benches, chosen, seeds, options, tell))
     cells = tuple(outcome for outcome in outcomes if isinstance(outcome, Cell))
@@ -111,7 +106,7 @@ def compare(
 
 
 @dataclass(frozen=True)
-class _Bench:
+class Bench:
     """A subject by its name, and how a cell of it is computed."""
 
     name: str
@@ -131,7 +126,16 @@ class _Bench:
             parts |= {"recipe": source.recipe.to_yaml(), "members": source.num_members, "sepin": source.sepin}
         return json.dumps(parts, sort_keys=True)
 
+    @cached_property
+    def subject(self) -> Subject:
+        """The features; of a recipe those of its dense run with seed 0, which is trained if need be."""
+        source = self.source
+        if isinstance(source, CheckpointSource | RunSource):
+            return source.subject
+        return RunSource(self.name, "", source.cache, {}, source.trained("dense", 0).folder).subject
+
     def compute(self, method: Method, seed: int) -> tuple[Cell, Measured]:
+        """Fit a method and measure it."""
         if not isinstance(self.source, CheckpointSource | RunSource):
             result = self.source.compute(method, seed)
             fitted, measured, seconds, sepin = result.fitted, result.measured, result.seconds_to_fit, result.sepin
@@ -162,32 +166,35 @@ class _Bench:
         return cell, measured
 
 
-def _bench(name: str, options: Options, tell: Tell) -> _Bench:
+def benches_of(subjects: Sequence[str], options: Options, tell: Tell = lambda _: None) -> list[Bench]:
+    """The subjects, each with a name of its own."""
+    benches = [_bench(name, options, tell) for name in subjects]
+    names = [bench.name for bench in benches]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(
+            f"two subjects are called {twice!r}, and would share their cells: rename one, or compare apart."
+        )
+    return benches
+
+
+def _bench(name: str, options: Options, tell: Tell) -> Bench:
     cache = options.cache or options.out / "features"
     if name in CIFAR_CHECKPOINTS or (Path(name) / "recipe.yaml").is_file():
         if options.settings:
             raise InputError(f"--set changes recipes, and {name} is none: leave it out.")
         source = find_source(name, cache=cache, ood=options.ood, split_seed=options.split_seed)
-        return _Bench(source.name, source.about, source)
+        return Bench(source.name, source.about, source)
     from bndl.compare.scratch import Scratch
     from bndl.train import load_recipe
 
     recipe = load_recipe(name, settings=[*(_AS_THE_PAPER if options.paper else ()), *options.settings])
     runs = options.runs or options.out / "runs"
     scratch = Scratch(recipe, runs, cache, options.ood or {}, options.num_members, options.sepin, tell)
-    return _Bench(recipe.name, recipe.about, scratch)
-
-
-def subject_of(name: str, options: Options, tell: Tell = lambda _: None) -> Subject:
-    """The features of one subject; of a recipe those of its dense run with seed 0, which is trained if need be."""
-    source = _bench(name, options, tell).source
-    if isinstance(source, CheckpointSource | RunSource):
-        return source.subject
-    return RunSource(name, "", source.cache, {}, source.trained("dense", 0).folder).subject
+    return Bench(recipe.name, recipe.about, scratch)
 
 
 def _outcomes(
-    benches: Sequence[_Bench], methods: Sequence[Method], seeds: Sequence[int], options: Options, tell: Tell
+    benches: Sequence[Bench], methods: Sequence[Method], seeds: Sequence[int], options: Options, tell: Tell
 ) -> Iterator[Cell | Failure]:
     for bench in benches:
         for method in methods:
@@ -197,22 +204,28 @@ def _outcomes(
                 yield found or _try(bench, method, seed, folder, tell)
 
 
-def _try(bench: _Bench, method: Method, seed: int, folder: Path, tell: Tell) -> Cell | Failure:
+def _try(bench: Bench, method: Method, seed: int, folder: Path, tell: Tell) -> Cell | Failure:
     """Compute a cell and keep it; what goes wrong is told, and the rest goes on."""
     label = f"{bench.name}, {method.name}, seed {seed}"
     try:
         cell, measured = bench.compute(method, seed)
         write_cell(folder, cell, measured, key=bench.key)
     except Exception as error:  # whatever a package raises: one cell must not lose the others
-        reason = str(error) if isinstance(error, BndlError) else f"{type(error).__name__}: {error}"
         _LOG.debug("%s failed", label, exc_info=error)
-        tell(f"{label}: failed: {reason}")
-        return Failure(bench.name, method.name, seed, " ".join(reason.split()))
+        tell(f"{label}: failed: {reason_of(error)}")
+        return Failure(bench.name, method.name, seed, reason_of(error))
     tell(f"{label}: accuracy {cell.figures['accuracy']:.2%}, NLL {cell.figures['nll']:.4f}")
     return cell
 
 
-def _check(subjects: Sequence[str], methods: Sequence[str], seeds: Sequence[int], options: Options) -> None:
+def reason_of(error: Exception) -> str:
+    """One line of why something failed."""
+    reason = str(error) if isinstance(error, BndlError) else f"{type(error).__name__}: {error}"
+    return " ".join(reason.split())
+
+
+def check(subjects: Sequence[str], methods: Sequence[str], seeds: Sequence[int], options: Options) -> None:
+    """What cannot be compared is said before anything is computed."""
     if options.num_members < 1:
         raise InputError(f"an ensemble has at least one member, got {options.num_members}.")
     for what, given in (("subject", subjects), ("method", methods), ("seed", seeds)):

@@ -1,26 +1,28 @@
 """The paper's Figure 3: accuracy against the share of weights in use, on the features of a frozen network.
 
-Three paths: ours (:mod:`bndl.sparsify`), the paper's ``ReLU(w - alpha)`` of the dense weights, each threshold followed by
-the same fit, and the elastic net of Debuggable Networks along its own path of penalties.
+Three paths: ours (:mod:`bndl.sparsify`), the paper's ``ReLU(w - alpha)`` of the dense weights, each threshold followed by a
+longer fit than ours, and the elastic net of Debuggable Networks along its own path of penalties. Each is kept in a file as
+soon as it is there.
 """
 
+import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import nn
 
+from bndl._version import __version__
 from bndl.baselines import Fitted
 from bndl.baselines.bndl import BNDL, takes_nonnegative
 from bndl.baselines.dense import Dense
 from bndl.baselines.method import fresh
 from bndl.compare.cells import feature_batches
-from bndl.compare.run import Options, subject_of
+from bndl.compare.run import Bench, Options, benches_of, check, reason_of
 from bndl.compare.subjects import Subject
 from bndl.convert import convert, find_layer
-from bndl.errors import MissingExtraError
 from bndl.files import replacing
 from bndl.layer import DecisionLayer
 from bndl.metrics.examples import Examples
@@ -32,7 +34,6 @@ __all__ = [
     "Point",
     "bndl_path",
     "dense_point",
-    "draw_paths",
     "elastic_net_path",
     "paths_of",
     "point_of",
@@ -42,18 +43,31 @@ __all__ = [
 # of the weights, down to one a class
 _SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.1, 0.08, 0.06, 0.042, 0.03, 0.02, 0.015, 0.01, 0.006, 0.004, 0.002)
 _PENALTIES = 40  # of the elastic net: heads close enough to each other to be compared at any number of weights
-_COLOURS = {"bndl": "#0b7285", "threshold": "#ae3ec9", "elastic-net": "#e8590c"}
+_LOG = logging.getLogger(__name__)
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Point:
-    """A head with few weights: the share of its weights in use, and what it reaches on the test part."""
+    """A head with few weights, and what it reaches on the test part.
+
+    Attributes:
+        method: whose path it lies on.
+        nnz: share of the weights in use.
+        weights_per_class: how many that is.
+        accuracy: share of right decisions.
+        nll: negative log-likelihood.
+        ece: expected calibration error.
+        seed: of everything random in the path.
+    """
 
     method: str
     nnz: float
+    weights_per_class: float
     accuracy: float
     nll: float
     ece: float
+    seed: int = 0
 
 
 def bndl_path(
@@ -73,7 +87,7 @@ def bndl_path(
     goals = [Goal(count) for count in sorted({C, *wanted}, reverse=True)]
     for point in follow(layer, subject.train, subject.val, goals, mode=mode, seed=seed):
         layer.load_state_dict(refined(point, layer, subject.train, subject.val, seed=seed).state)
-        yield point_of(name, BNDL().predictor(layer, seed=seed), subject)
+        yield point_of(name, BNDL().predictor(layer, seed=seed), subject, seed=seed)
 
 
 def threshold_path(subject: Subject, *, seed: int = 0) -> Iterator[Point]:
@@ -91,23 +105,60 @@ def elastic_net_path(subject: Subject, *, seed: int = 0) -> Iterator[Point]:
     from bndl.baselines.elastic_net import path
 
     for step in path(subject.train, subject.val, num_points=_PENALTIES, seed=seed):
-        yield point_of("elastic-net", Dense().predictor(step.head), subject)
+        yield point_of("elastic-net", Dense().predictor(step.head), subject, seed=seed)
 
 
 def paths_of(
-    subjects: Sequence[str], options: Options, *, tell: Callable[[str], None] = lambda _: None
+    subjects: Sequence[str], seeds: Sequence[int], options: Options, *, tell: Tell = lambda _: None
 ) -> dict[str, list[Point]]:
-    """The three paths and the dense head, on each subject: a checkpoint, a dense run's folder, or a recipe."""
-    found = {}
-    for name in subjects:
-        subject = subject_of(name, options, tell)
-        points = [dense_point(subject)]
-        for path in (bndl_path, threshold_path, elastic_net_path):
-            for point in path(subject):
-                tell(f"{name}, {point.method}: nnz {point.nnz:.4f}, accuracy {point.accuracy:.2%}")
-                points.append(point)
-        found[name] = points
+    """The dense head and the three paths with every seed, on each subject, by its name.
+
+    What lies in ``OUT/paths`` already is read, unless it depends on something else; a path that fails is told, and left out.
+
+    Args:
+        subjects: checkpoints, folders of finished dense runs, or recipes.
+        seeds: of the paths; the split of the data is the same for all.
+        options: where things lie.
+        tell: is given a line for people, as points come.
+    """
+    check(subjects, [*_PATHS], seeds, options)
+    found: dict[str, list[Point]] = {}
+    for bench in benches_of(subjects, options, tell):
+        found[bench.name] = []
+        for method in _PATHS:
+            for seed in seeds if method != "dense" else seeds[:1]:
+                found[bench.name] += _kept(bench, method, seed, options, tell)
     return found
+
+
+def _kept(bench: Bench, method: str, seed: int, options: Options, tell: Tell) -> list[Point]:
+    """A path out of its file, or computed and written there."""
+    file = options.out / "paths" / bench.name / f"{method}-{seed}.json"
+    if not options.again and (stored := _read(file, bench.key)):
+        return stored
+    points: list[Point] = []
+    try:
+        for point in _PATHS[method](bench.subject, seed):
+            tell(f"{bench.name}, {method}, seed {seed}: nnz {point.nnz:.4f}, accuracy {point.accuracy:.2%}")
+            points.append(point)
+    except Exception as error:  # whatever a package raises: one path must not lose the others
+        _LOG.debug("%s, %s, seed %d failed", bench.name, method, seed, exc_info=error)
+        tell(f"{bench.name}, {method}, seed {seed}: failed: {reason_of(error)}")
+        return []
+    file.parent.mkdir(parents=True, exist_ok=True)
+    record = {"version": __version__, "key": bench.key, "points": [asdict(point) for point in points]}
+    with replacing(file) as temporary:
+        temporary.write_text(json.dumps(record, indent=2) + "\n")
+    return points
+
+
+def _read(file: Path, key: str) -> list[Point]:
+    """Nothing where there is no file, it depends on something else, or it is damaged."""
+    try:
+        record = json.loads(file.read_text())
+        return [Point(**point) for point in record["points"]] if record["key"] == key else []
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
 
 
 def dense_point(subject: Subject) -> Point:
@@ -116,41 +167,16 @@ def dense_point(subject: Subject) -> Point:
     return point_of("dense", Dense().predictor(head), subject)
 
 
-def point_of(method: str, fitted: Fitted, subject: Subject) -> Point:
+def point_of(method: str, fitted: Fitted, subject: Subject, *, seed: int = 0) -> Point:
     """What a fitted head reaches on the test part."""
     test = Examples.cat([Examples.of(fitted.predict(h), labels) for h, labels in feature_batches(subject.test)])
     kinds = {kind.key: float(kind.of(test, None)) for kind in FIGURES if kind.key in ("accuracy", "nll", "ece")}
-    return Point(method, fitted.size.nnz, **kinds)
+    return Point(method, fitted.size.nnz, fitted.size.active / subject.head.out_features, **kinds, seed=seed)
 
 
-def draw_paths(found: Mapping[str, Sequence[Point]], path: Path) -> Path:
-    """A panel a subject; the dense accuracy as a dashed line."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("drawing", extra="demo") from error
-    figure = Figure(figsize=(4.6 * len(found), 3.4), dpi=130)
-    axes = figure.subplots(1, len(found), squeeze=False)[0]
-    for axis, (subject, points) in zip(axes, found.items(), strict=True):
-        _panel(axis, points)
-        axis.set_title(Path(subject).name, fontsize=9)
-    figure.tight_layout()
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png")
-    return path
-
-
-def _panel(axis: Any, points: Sequence[Point]) -> None:
-    for method, colour in _COLOURS.items():
-        own = sorted((point for point in points if point.method == method), key=lambda point: point.nnz)
-        own = [point for point in own if point.nnz > 0]
-        axis.plot([p.nnz for p in own], [100 * p.accuracy for p in own], "o-", color=colour, markersize=4, label=method)
-    dense = torch.tensor([point.accuracy for point in points if point.method == "dense"])
-    if len(dense):
-        axis.axhline(100 * float(dense.mean()), color="#868e96", linestyle="--", linewidth=0.9, label="dense")
-    axis.set_xscale("log")
-    axis.set_xlabel("share of weights in use (nnz)", fontsize=8)
-    axis.set_ylabel("accuracy, %", fontsize=8)
-    axis.tick_params(labelsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=8)
+_PATHS: Mapping[str, Callable[[Subject, int], Iterator[Point]]] = {
+    "dense": lambda subject, _: iter([dense_point(subject)]),
+    "bndl": lambda subject, seed: bndl_path(subject, seed=seed),
+    "threshold": lambda subject, seed: threshold_path(subject, seed=seed),
+    "elastic-net": lambda subject, seed: elastic_net_path(subject, seed=seed),
+}

@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -42,13 +42,19 @@ class Entry:
         high: upper end.
         spread: standard deviation over the seeds; NaN for one seed.
         verdict: ``"better"`` or ``"worse"`` where the interval of the paired difference does not hold zero.
+        difference: to the reference's value; NaN for the reference itself and where nothing was resampled.
+        difference_low: lower end of its 95 % interval, over the same resamples of the examples, centred like the others.
+        difference_high: upper end.
     """
 
     value: float
     low: float
     high: float
     spread: float
-    verdict: Verdict
+    verdict: Verdict = ""
+    difference: float = math.nan
+    difference_low: float = math.nan
+    difference_high: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -65,12 +71,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows by subject, the methods in the order they were asked for."""
+    """Rows by subject, the methods in the order they were asked for; ``differences``: below a value stands how far it is
+    from the reference's, in place of its interval."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     about: Mapping[str, str]
     reference: str
+    differences: bool = False
 
     def subjects(self) -> list[str]:
         """The subjects, in order."""
@@ -134,7 +142,13 @@ def columns_of(ood: Iterable[str], keys: Sequence[str] | None = None, *, sepin: 
     return tuple(kinds[key] for key in keys)
 
 
-def tabulate(comparison: Comparison, *, reference: str = "dense", columns: Sequence[str] | None = None) -> Table:
+def tabulate(
+    comparison: Comparison,
+    *,
+    reference: str = "dense",
+    columns: Sequence[str] | None = None,
+    differences: bool = False,
+) -> Table:
     """One row a subject and method.
 
     Args:
@@ -142,6 +156,7 @@ def tabulate(comparison: Comparison, *, reference: str = "dense", columns: Seque
         reference: the method that differences are taken to, on the same examples and resamples; without cells of it no
             difference is marked.
         columns: keys of the columns to show; None: the usual ones.
+        differences: show how far each value is from the reference's, with the interval of that.
     """
     cells = comparison.cells
     ood = dict.fromkeys(key.split("/")[1] for cell in cells for key in cell.figures if key.startswith("ood/"))
@@ -156,7 +171,7 @@ def tabulate(comparison: Comparison, *, reference: str = "dense", columns: Seque
         rows += [_row(subject, method, cells, against, wanted) for method, cells in groups.items()]
         rows += [_failed(subject, failure) for failure in comparison.failures if failure.subject == subject]
     found = any(cell.method == reference for cell in comparison.cells)
-    return Table(wanted, tuple(rows), comparison.about, reference if found else "")
+    return Table(wanted, tuple(rows), comparison.about, reference if found else "", differences and found)
 
 
 def _row(subject: str, method: str, cells: list[Cell], against: list[Cell], columns: Sequence[Column]) -> Row:
@@ -175,9 +190,28 @@ def _entry(column: Column, cells: list[Cell], against: list[Cell]) -> Entry:
     spread = statistics.stdev(values) if len(values) > 1 else math.nan
     own = _resampled(cells, column.key)
     if own is None:
-        return Entry(mean, math.nan, math.nan, spread, "")
+        return Entry(mean, math.nan, math.nan, spread)
     low, high = _interval(own - own.nanmean() + mean)  # a resample's ECE is too large: bins are noisier
-    return Entry(mean, max(low, 0.0) if mean >= 0 else low, high, spread, _verdict(column, cells, against))
+    entry = Entry(mean, max(low, 0.0) if mean >= 0 else low, high, spread)
+    if not against or against[0].method == cells[0].method:
+        return entry
+    return _compared(entry, column, own, against)
+
+
+def _compared(entry: Entry, column: Column, own: Tensor, against: list[Cell]) -> Entry:
+    """With the difference to the reference on the same resamples of the examples."""
+    theirs = _resampled(against, column.key)
+    if theirs is None:
+        return entry
+    difference = entry.value - statistics.fmean(_value(cell, column.key) for cell in against)
+    resampled = own - theirs
+    low, high = _interval(resampled - resampled.nanmean() + difference)
+    if math.isnan(low):
+        return entry
+    verdict: Verdict = "same"
+    if low > 0 or high < 0:
+        verdict = "better" if (low > 0) == (column.better == "higher") else "worse"
+    return replace(entry, verdict=verdict, difference=difference, difference_low=low, difference_high=high)
 
 
 def _value(cell: Cell, key: str) -> float:
@@ -202,19 +236,6 @@ def _resampled(cells: list[Cell], key: str) -> Tensor | None:
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randint(len(values), (len(values), values.size(1)), generator=generator)
     return values.gather(0, chosen).mean(dim=0)
-
-
-def _verdict(column: Column, cells: list[Cell], against: list[Cell]) -> Verdict:
-    """Of the difference to the reference, seed by seed, on the same resamples of the examples."""
-    if not against or against[0].method == cells[0].method:
-        return ""
-    own, theirs = _resampled(cells, column.key), _resampled(against, column.key)
-    if own is None or theirs is None:
-        return ""
-    low, high = _interval(own - theirs)
-    if not (low > 0 or high < 0):
-        return "same"
-    return "better" if (low > 0) == (column.better == "higher") else "worse"
 
 
 def _interval(values: Tensor) -> tuple[float, float]:
