@@ -2,11 +2,7 @@
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -218,24 +214,13 @@ def test_strict_stops(capsys, tmp_path, runs, photos):
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path, layer, model):
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path, layer, model, strike):
     rows = 10_000
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((rows, K), np.float32))
     args = ["predict", model, str(tmp_path / "x.npy"), "--shard-rows", "100"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "bndl.cli", *args, "--out", str(tmp_path / "o.csv")],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )
-    deadline = time.monotonic() + 60
-    seen = tmp_path / "o.csv.part" / "shard-000003.json"
-    while not seen.exists() and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=60)
-    assert child.returncode == 130, said
+    child = strike(signal.SIGINT, "bndl.stream.place:Place.commit", 5, *args, "--out", str(tmp_path / "o.csv"))
+    assert child.returncode == 130, child.stderr
+    said = child.stderr
     assert "interrupted; what is done is kept in" in said
     assert "Traceback" not in said
     assert main([*args, "--out", str(tmp_path / "o.csv"), "--resume"]) == 0

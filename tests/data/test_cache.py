@@ -36,10 +36,12 @@ cached_features(network(), images(), folder=sys.argv[1], batch_size=4)
 
 
 class Logged(ArraySet):
-    """Reads slowly, and logs what it reads, if the environment asks for it."""
+    """Reads slowly, logs what it reads, and dies of an example, if the environment asks for it."""
 
     def read(self, index: int) -> Tensor:
         time.sleep(float(os.environ.get("PAUSE", 0)))
+        if os.environ.get("FATAL") == str(index):
+            os.kill(os.getpid(), signal.SIGKILL)
         if "LOG" in os.environ:
             with open(os.environ["LOG"], "a") as log:
                 log.write(f"{index}\n")
@@ -63,9 +65,10 @@ def network() -> nn.Sequential:
         return nn.Sequential(Normalise((0.5,), (0.25,)), *layers, nn.Linear(K, C))
 
 
-def start(folder: Path, log: Path, *, pause: float) -> subprocess.Popen[bytes]:
+def start(folder: Path, log: Path, **settings: object) -> subprocess.Popen[bytes]:
     """Build the cache in another process, which journals each batch and logs each example that it reads."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "LOG": str(log), "PAUSE": str(pause)}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "LOG": str(log)}
+    environment |= {name: str(value) for name, value in settings.items()}
     return subprocess.Popen([sys.executable, "-c", BUILD, folder, Path(__file__).parent], env=environment)
 
 
@@ -350,16 +353,7 @@ def stop_after(model: nn.Module, passes: int) -> None:
 
 def test_a_killed_build_goes_on_where_it_was(tmp_path):
     folder, log = tmp_path / "caches", tmp_path / "log"
-    process = start(folder, log, pause=0.02)
-    try:
-        deadline = time.monotonic() + 60
-        while not any(folder.glob("*/header.json")) or header(folder)["rows"] < 12:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.005)
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+    assert start(folder, log, FATAL=17).wait(300) == -signal.SIGKILL
     done = header(folder)["rows"]
     assert 12 <= done < N
     with (place(folder) / "features.bin").open("ab") as file:
@@ -376,7 +370,7 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path):
 
 def test_of_two_processes_one_builds(tmp_path):
     folder, logs = tmp_path / "caches", [tmp_path / "first", tmp_path / "second"]
-    processes = [start(folder, log, pause=0.02) for log in logs]
+    processes = [start(folder, log, PAUSE=0.02) for log in logs]
     assert [process.wait(60) for process in processes] == [0, 0]
     read = [int(line) for log in logs for line in log.read_text().split()]
     assert [row for row in sorted(read) if row not in PROBED] == [row for row in range(N) if row not in PROBED]

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -169,46 +168,17 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(
     assert {path.name for path in folder.iterdir()} == {"x.npy", whole.name, out.name}
 
 
-CHILD = """
-import sys, time
-from pathlib import Path
-import bndl
-from bndl.stream import Settings, load_predictor, open_source, predict_to_file
-from bndl.stream.columns import top_reasons
-from bndl.stream.place import Place
-model, source, out, pause = sys.argv[1:]
-commit = Place.commit
-def slow(*args):
-    time.sleep(float(pause))
-    return commit(*args)
-Place.commit = slow
-predictor = load_predictor(Path(model))
-rows = open_source(Path(source), in_features=predictor.layer.in_features)
-print("begun", flush=True)
-predict_to_file(predictor, rows, Path(out), settings=Settings(shard_rows=10), resume=True)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_process_that_is_killed_again_and_again(tmp_path, predictor, source, how):
+def test_a_process_that_is_killed_again_and_again(tmp_path, predictor, source, strike, how):
     bndl.save(predictor.model, tmp_path / "m.safetensors", classes=list(predictor.classes))
     whole, out = tmp_path / "whole.csv", tmp_path / "out.csv"
     stream(predictor, source, whole, shard_rows=10)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    for shards in (3, 8):
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path / "m.safetensors"), str(source), str(out), "0.1"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-        )
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.glob("out.csv.part/shard-*.json"))) < shards and time.monotonic() < deadline:
-            time.sleep(0.01)
-        child.send_signal(how)
-        assert child.wait(timeout=60) != 0
+    command = ["predict", str(tmp_path / "m.safetensors"), str(source), "--out", str(out), "--shard-rows", "10"]
+    for number, shards in ((4, 3), (6, 8)):  # the commit in which it comes, and what is there by then
+        resume = ["--resume"] if out.with_name("out.csv.part").exists() else []
+        process = strike(how, "bndl.stream.place:Place.commit", number, *command, *resume)
+        assert process.returncode == (130 if how is signal.SIGINT else -how), process.stderr
         assert not out.exists()
         assert len(list(tmp_path.glob("out.csv.part/shard-*.json"))) >= shards
     summary = stream(predictor, source, out, resume=True, shard_rows=10)
