@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bndl.evaluate import evaluate
     from bndl.evaluation import Evaluation
     from bndl.explain import explain
+    from bndl.export import Exported, export
     from bndl.fit import FitResult, fit
     from bndl.layer import DecisionLayer
     from bndl.objective import Objective, kl
@@ -37,6 +38,7 @@ __all__ = [
     "Edit",
     "Editor",
     "Evaluation",
+    "Exported",
     "FileError",
     "Finetuned",
     "FitResult",
@@ -52,6 +54,7 @@ __all__ = [
     "convert",
     "evaluate",
     "explain",
+    "export",
     "finetune",
     "fit",
     "kl",
@@ -69,6 +72,7 @@ _HOMES = {
     "estimator": ("BNDLClassifier",),
     "evaluate": ("evaluate",),
     "evaluation": ("Evaluation",),
+    "export": ("Exported", "export"),
     "fit": ("FitResult", "fit"),
     "layer": ("DecisionLayer",),
     "objective": ("Objective", "kl"),

@@ -31,6 +31,7 @@ from bndl import draws, student
 from bndl.draws import SharedDraws
 from bndl.errors import InputError
 from bndl.layer import ACTIVE_ABOVE, DecisionLayer, Posterior
+from bndl.portable import erfc, widened
 from bndl.prediction import Prediction
 from bndl.weibull import cv2
 
@@ -61,7 +62,8 @@ class _Block:
 
 
 class Decider:
-    """The posterior's constants, computed once; features (B, in_features) -> Prediction. Arguments as for predict."""
+    """The posterior's constants, computed once; features (B, in_features) -> Prediction. Arguments as for predict;
+    ``dense`` as for SharedDraws. It may be traced by ``torch.export``, with the draws as constants."""
 
     @torch.no_grad()
     def __init__(
@@ -73,6 +75,7 @@ class Decider:
         num_samples: int | None = None,
         seed: int = 0,
         level: float = 0.05,
+        dense: bool = False,
     ) -> None:
         _check(layer)
         self.layer, self.method, self.level = layer, method, level
@@ -94,7 +97,7 @@ class Decider:
             self.columns = draws.pad_columns((phi.mean * cv).t())  # (K, C')
             self.squares = self.columns.square()
         default = TEST_SAMPLES if method == "paper" else draws.default_num_samples(layer)
-        self.draws = SharedDraws(layer, num_samples or default, seed=seed, stratified=method != "paper")
+        self.draws = SharedDraws(layer, num_samples or default, seed=seed, stratified=method != "paper", dense=dense)
 
     @torch.no_grad()
     def __call__(self, features: Tensor) -> Prediction:
@@ -126,7 +129,7 @@ class Decider:
             aleatoric=aleatoric,
             epistemic=epistemic,
         )
-        return Prediction(**{f.name: getattr(padded, f.name)[: len(features)].cpu() for f in fields(Prediction)})
+        return Prediction(**{f.name: getattr(padded, f.name)[: features.size(0)].cpu() for f in fields(Prediction)})
 
     @torch.no_grad()
     def decisions(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,7 +208,7 @@ class Decider:
 
     def _averaged(self, thetas: list[Posterior], see: Callable[[int, Tensor], None] | None = None) -> Tensor:
         """Probabilities (B', C) averaged over the draws; ``see`` is shown each block's index and logits (B', S', C)."""
-        totals = [theta.mean.new_zeros(len(theta.mean), self.layer.out_features) for theta in thetas]
+        totals = [theta.mean.new_zeros(theta.mean.size(0), self.layer.out_features) for theta in thetas]
         for part in self.draws.slices():
             for index, (theta, total) in enumerate(zip(thetas, totals, strict=True)):
                 logits = part.logits(theta)
@@ -239,7 +242,7 @@ def _check(layer: DecisionLayer) -> None:
 
 def t_test(mean: Tensor, variance: Tensor, *, num_samples: int = TEST_SAMPLES) -> Tensor:
     """Two-sided p of a paired t-test with this mean and variance of the difference; 1 where the difference is zero."""
-    t = mean.double() / (variance.double() / num_samples).sqrt()
+    t = widened(mean) / (widened(variance) / num_samples).sqrt()
     return student.two_sided_p(torch.where(mean == 0, 0.0, t), df=num_samples - 1)
 
 
@@ -250,6 +253,5 @@ def odds_test(log_odds: Tensor, variance: Tensor, *, num_samples: int = TEST_SAM
 
 def flip_probability(mean: Tensor, variance: Tensor) -> Tensor:
     """P(difference < 0) for a Gaussian difference; 1/2 where it is exactly zero."""
-    z = torch.where(mean == 0, 0.0, mean.double() / variance.double().sqrt())
-    flip: Tensor = torch.special.erfc(z * math.sqrt(0.5)) / 2  # ndtr is 0 from z = 9 on, and the surest would be alike
-    return flip
+    z = torch.where(mean == 0, 0.0, widened(mean) / widened(variance).sqrt())
+    return erfc(z * math.sqrt(0.5)) / 2  # ndtr is 0 from z = 9 on, and the surest would be alike

@@ -11,7 +11,7 @@ another order when its dims change. All else is done a row at a time, on blocks 
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bndl import weibull
 from bndl.compact import CompactLayer
+from bndl.errors import InputError
 from bndl.layer import DecisionLayer, Posterior
 from bndl.sparse_product import Bags, bags_are_faster
 
@@ -56,8 +57,15 @@ def pad_columns(matrix: Tensor) -> Tensor:
     return F.pad(matrix, (0, -matrix.size(-1) % 16)).contiguous()
 
 
+def in_tiles(rows: Tensor) -> Sequence[Tensor]:
+    """Cut (B', ...) into tiles of rows; in an exported graph, where B is not known, all rows are one."""
+    return [rows] if torch.compiler.is_exporting() else rows.split(TILE)
+
+
 def blocks(rows: Tensor) -> list[Tensor]:
-    """Cut (B, K) into blocks of whole tiles, the last tile padded with zeros."""
+    """Cut (B, K) into blocks of whole tiles, the last tile padded with zeros; an exported graph takes them as they are."""
+    if torch.compiler.is_exporting():
+        return [rows]
     parts = list(rows.contiguous().split(BLOCK))
     parts[-1] = F.pad(parts[-1], (0, 0, 0, -len(parts[-1]) % TILE))
     return parts
@@ -65,21 +73,21 @@ def blocks(rows: Tensor) -> list[Tensor]:
 
 def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     """(B', K) times (K, N), plus (N,), tile by tile; B' is a multiple of ``TILE``, N of 16."""
-    if rows.device.type == "cpu":  # tiles side by side, a thread each
+    if rows.device.type == "cpu" and not torch.compiler.is_exporting():  # tiles side by side, a thread each
         tiles = rows.view(-1, TILE, rows.size(1))
         if len(tiles) == 1:  # a lone one is multiplied by other code, which gives other bits
             tiles = tiles.expand(2, -1, -1)
         wide = matrix.expand(len(tiles), *matrix.size())
         found: Tensor = torch.bmm(tiles, wide) if bias is None else torch.baddbmm(bias, tiles, wide)
         return found.flatten(0, 1)[: len(rows)]
-    return torch.cat([tile @ matrix if bias is None else torch.addmm(bias, tile, matrix) for tile in rows.split(TILE)])
+    return torch.cat([tile @ matrix if bias is None else torch.addmm(bias, tile, matrix) for tile in in_tiles(rows)])
 
 
 def posterior(layer: DecisionLayer, rows: Tensor) -> Posterior:
     """The layer's theta of a block (B', in_features); maps inside the layer are products, and so done tile by tile."""
     if layer.dense_map is None and layer.theta_shape_map is None:
         return layer.theta(rows)
-    parts = [layer.theta(tile) for tile in rows.split(TILE)]
+    parts = [layer.theta(tile) for tile in in_tiles(rows)]
     shared = layer.theta_shape_map is None
     shape = parts[0].shape if shared else torch.cat([part.shape for part in parts])
     return Posterior(torch.cat([part.mean for part in parts]), shape)
@@ -111,7 +119,7 @@ class Slice:
             drawn = product(theta.mean, self.weights, self.bias)[:, : S * C].unflatten(1, (S, C))
             return drawn
         else:
-            pairs = zip(theta.mean.split(TILE), theta.shape.split(TILE), strict=True)
+            pairs = zip(in_tiles(theta.mean), in_tiles(theta.shape), strict=True)
             drawn = torch.cat([self._apart(mean, shape) for mean, shape in pairs])
         return drawn if bias is None else drawn.add_(bias)
 
@@ -164,10 +172,19 @@ class SharedDraws:
         num_samples: S.
         seed: the same seed gives the same bits.
         stratified: whether the draws share out the posterior among them; or else they are independent.
+        dense: keep a compact layer's weights as a matrix, also where bags of them are faster.
     """
 
-    def __init__(self, layer: DecisionLayer, num_samples: int, *, seed: int, stratified: bool = True) -> None:
-        self.layer, self.num_samples, self.seed, self.stratified = layer, num_samples, seed, stratified
+    def __init__(
+        self, layer: DecisionLayer, num_samples: int, *, seed: int, stratified: bool = True, dense: bool = False
+    ) -> None:
+        self.layer, self.num_samples, self.seed, self.stratified, self.dense = (
+            layer,
+            num_samples,
+            seed,
+            stratified,
+            dense,
+        )
         self._held: list[Slice] | None = None
 
     @torch.no_grad()
@@ -180,13 +197,23 @@ class SharedDraws:
         self._held = list(self._draw_all())
         return self._held
 
+    def hold(self) -> None:
+        """Make the draws now, to be kept, for a graph to have them as constants."""
+        if isinstance(self.slices(), list):
+            return
+        numbers = self.num_samples * self.layer.weight.numel()
+        raise InputError(
+            f"the draws of so large a head are {numbers:,} numbers, too many to be kept (at most {_HELD:,}): "
+            'take fewer with num_samples, or method="closed", which needs none.'
+        )
+
     def _draw_all(self) -> Iterator[Slice]:
         C, K = self.layer.out_features, _drawn_features(self.layer)
         mean, generator = self.layer.phi().mean, torch.Generator(self.layer.weight.device).manual_seed(self.seed)
         make = partial(_Strata, self.num_samples) if self.stratified and self.num_samples <= _STRATA else _Plain
         of_theta, of_phi = (make(*dims, like=mean, generator=generator) for dims in ((K,), (C, K)))
         most = max(1, _SLICE // max(C * K, TILE * K, BLOCK * C))
-        bags = _bags(self.layer)
+        bags = None if self.dense else _bags(self.layer)
         for start in range(0, self.num_samples, most):
             part = range(start, min(start + most, self.num_samples))
             yield self._slice(of_theta(part), of_phi(part), bags)

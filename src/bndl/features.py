@@ -15,7 +15,7 @@ from bndl.errors import InputError
 from bndl.layer import DecisionLayer
 from bndl.progress import track
 
-__all__ = ["FeatureSet", "extract", "features_of", "iterate", "one_pass", "paired", "passed", "portion"]
+__all__ = ["FeatureSet", "extract", "features_of", "fitting", "iterate", "one_pass", "paired", "passed", "portion"]
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
 Head: TypeAlias = nn.Linear | DecisionLayer
@@ -141,7 +141,7 @@ def one_pass(model: nn.Module, inputs: Inputs, *, head: Head | None = None) -> t
             device = layer.weight.device
             model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()})
         else:
-            model(_fitting(inputs, model, layer.weight.device))
+            model(fitting(inputs, model, layer.weight.device))
     finally:
         hook.remove()
     if len(caught) != 1:
@@ -149,7 +149,7 @@ def one_pass(model: nn.Module, inputs: Inputs, *, head: Head | None = None) -> t
     return caught[0]
 
 
-def _fitting(inputs: Tensor, model: nn.Module, device: torch.device) -> Tensor:
+def fitting(inputs: Tensor, model: nn.Module, device: torch.device) -> Tensor:
     """The inputs on the model's device; floating-point ones in the dtype of its first layer (numpy's is float64)."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), inputs.dtype)
     return inputs.to(device, dtype if inputs.is_floating_point() else inputs.dtype)
@@ -169,7 +169,7 @@ def features_of(model: nn.Module, inputs: Inputs, *, head: Head | None = None, a
 def passed(model: nn.Module, inputs: Inputs, *, head: Head) -> Tensor:
     """What enters the head, as it comes: a few large images at a time, and without a pass where the model is the head."""
     if model is head and isinstance(head, DecisionLayer) and isinstance(inputs, Tensor) and not head._forward_pre_hooks:
-        features = _fitting(inputs, head, head.weight.device)
+        features = fitting(inputs, head, head.weight.device)
         head.check(features)
         return features
     parts: Iterable[Inputs] = [inputs]

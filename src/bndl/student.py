@@ -5,18 +5,20 @@ import math
 import torch
 from torch import Tensor
 
+from bndl.portable import widened
+
 __all__ = ["two_sided_p"]
 
 
 def two_sided_p(t: Tensor, *, df: int) -> Tensor:
-    r"""P(|T| >= |t|) for T with ``df`` degrees of freedom, in float64, elementwise.
+    r"""P(|T| >= |t|) for T with ``df`` degrees of freedom, in float64 (:func:`~bndl.portable.widened`), elementwise.
 
     .. math:: p = I_x(\nu/2, 1/2), \quad x = \frac{\nu}{\nu + t^2}
 
     by the continued fraction of the incomplete beta function from whichever end is near, so a p of 1e-30 is as exact as
     one of 0.05. ``t = inf`` gives 0, ``t = 0`` gives 1, nan stays nan.
     """
-    t2 = t.double().square()
+    t2 = widened(t).square()
     x = df / (df + t2)
     switch = (df / 2 + 1) / (df / 2 + 2.5)  # each fraction converges fast on its own side of this
     near = _incomplete_beta(x.clamp(max=switch), a=df / 2, b=0.5)

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.distributions import Gamma, Weibull
 from torch.distributions.kl import register_kl
 
+from bndl.portable import log_gamma_1p
+
 __all__ = ["cv2", "kl_to_gamma", "log_exponential", "noise", "noise_", "sample", "variance"]
 
 EULER_GAMMA = 0.57721566490153286061
@@ -46,7 +48,7 @@ def noise(log_draws: Tensor, shape: Tensor) -> Tensor:
         shape: k > 0, broadcastable with it.
     """
     inverse = at_least_float32(shape).reciprocal()
-    return torch.exp(inverse * log_draws - torch.lgamma(1 + inverse))
+    return torch.exp(inverse * log_draws - log_gamma_1p(inverse))
 
 
 def noise_(log_draws: Tensor, shape: Tensor) -> Tensor:
@@ -80,7 +82,7 @@ def cv2(shape: Tensor) -> Tensor:
     for n in range(len(_ZETA_MINUS_ONE) + 1, 1, -1):
         series = series * small + (-1) ** n * _ZETA_MINUS_ONE[n - 2] * (2**n - 2) / n
     near = torch.log1p(small * small / (1 + 2 * small)) + series * small * small
-    far = torch.lgamma(1 + 2 * inverse) - 2 * torch.lgamma(1 + inverse)
+    far = log_gamma_1p(2 * inverse) - 2 * log_gamma_1p(inverse)
     return torch.expm1(torch.where(inverse < _SERIES_BELOW, near, far))
 
 

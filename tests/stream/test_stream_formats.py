@@ -15,8 +15,9 @@ from streamed import FORMATS, K, N, rows_of
 
 import bndl
 from bndl.prediction import Prediction
+from bndl.reasons import Reasons
 from bndl.stream import Settings, from_text, open_source, predict_to_file
-from bndl.stream.columns import Columns, Reasons
+from bndl.stream.columns import Columns
 from bndl.stream.formats import format_of
 from bndl.stream.names import to_text
 

@@ -19,8 +19,8 @@ from streamed import FORMATS, C, K, N, rows_of, same
 
 import bndl
 from bndl.errors import FileError, InputError
+from bndl.reasons import top_reasons
 from bndl.stream import Predictor, Settings, open_source, predict_to_file
-from bndl.stream.columns import top_reasons
 from bndl.stream.place import Place
 from bndl.stream.settings import Sizes
 

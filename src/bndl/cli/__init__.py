@@ -23,6 +23,7 @@ COMMANDS = {
     "report": "one HTML file about a run, to read and to mail: trust, classes, features, mistakes, what-if",
     "explore": "the same page with a live model behind it, in your browser",
     "certify": "which features of a run are provably identifiable, with witnesses; or test the certificate itself",
+    "export": "a run as one ONNX file, with its uncertainty in it; or as torch's .pt2",
     "bench": "the claims of speed, measured here, next to the packages they compare with",
 }
 

@@ -6,42 +6,14 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
-from bndl import draws
-from bndl.layer import DecisionLayer
 from bndl.prediction import Prediction
+from bndl.reasons import Reasons
 
-__all__ = ["Columns", "Probs", "Reasons", "class_names", "top_reasons"]
+__all__ = ["Columns", "Probs", "class_names"]
 
 Probs = Literal["all", "top", "none"]
 _MEASURES = ("p_value", "certain", "flip_probability", "entropy", "aleatoric", "epistemic")
-
-
-@dataclass(frozen=True)
-class Reasons:
-    """The largest terms of each decision's mean logit, largest first: (B, N) feature numbers and what they add."""
-
-    features: Tensor
-    values: Tensor
-
-
-@torch.no_grad()
-def top_reasons(layer: DecisionLayer, features: Tensor, labels: Tensor, *, top: int) -> Reasons:
-    r"""The ``top`` largest of the terms :math:`\theta_k \Phi_{kc}` behind each decision.
-
-    Args:
-        layer: the decision layer.
-        features: (B, in_features) what enters it.
-        labels: (B,) the decisions c.
-        top: N; no more than the layer has features.
-    """
-    phi = layer.phi().mean
-    theta = torch.cat([draws.posterior(layer, rows).mean for rows in draws.blocks(features.to(phi.dtype))])
-    terms = theta[: len(features)] * phi[labels.to(phi.device)]
-    best = terms.topk(min(top, terms.size(1)), dim=1)
-    return Reasons(layer.feature_ids[best.indices].cpu(), best.values.cpu())
 
 
 @dataclass(frozen=True)

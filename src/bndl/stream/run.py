@@ -18,7 +18,8 @@ from bndl.data.sets import as_float, digest
 from bndl.decide import Decider
 from bndl.errors import FileError, InputError
 from bndl.features import passed
-from bndl.stream.columns import Columns, top_reasons
+from bndl.reasons import top_reasons
+from bndl.stream.columns import Columns
 from bndl.stream.formats import Format, format_of
 from bndl.stream.pipeline import Behind, ahead, in_order, one_thread_each
 from bndl.stream.place import Note, Place

@@ -1,0 +1,153 @@
+"""Traced graphs as files, ONNX or torch's ``.pt2``: written without a trace of the machine they come from, and run."""
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from bndl.errors import InputError, MissingExtraError
+
+__all__ = ["SUFFIXES", "first_line", "quiet", "runner", "write_graph"]
+
+SUFFIXES = (".onnx", ".pt2")
+_LARGEST = 2 * 10**9  # bytes: what one ONNX file can hold
+_NOTED = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn")  # whose files a node comes from
+_MEANINGS = {
+    "labels": "the decision: the class with the largest mean logit",
+    "probs": "predictive probabilities of all classes, averaged over the posterior",
+    "logits": "mean logits; the terms of a decision add up to its one, less the bias",
+    "runner_up": "the class that came second",
+    "p_value": "of the t-test, at S = 20 draws, of the decision; its alternative is in the metadata",
+    "flip_probability": "probability that the second class beats the first",
+    "certain": "whether p_value is at most the level in the metadata",
+    "entropy": "of the probabilities, in nats",
+    "aleatoric": "variance of the difference of the first two logits that comes from the example",
+    "epistemic": "variance of the same difference that comes from the model",
+    "reason_features": "numbers of the features with the largest terms in the decision's logit, largest first",
+    "reason_terms": "what each of them adds to the decision's logit",
+}
+
+
+def write_graph(
+    program: ExportedProgram,
+    inputs: Mapping[str, tuple[str, ...]],
+    outputs: tuple[str, ...],
+    path: Path,
+    *,
+    about: dict[str, Any],
+    opset: int | None = None,
+) -> None:
+    """Write a traced graph, in the format of the path's suffix.
+
+    Args:
+        program: the graph.
+        inputs: what to call its inputs, and their first dims that may be any number.
+        outputs: what to call its outputs.
+        path: of the file.
+        about: what is kept in it as JSON: in ONNX the metadata ``bndl``, in a ``.pt2`` the extra file ``bndl.json``.
+        opset: version of ONNX's operators; None: the exporter's.
+    """
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            for key in _NOTED:
+                node.meta.pop(key, None)
+    if path.suffix == ".onnx":
+        _write_onnx(program, inputs, outputs, path, about=json.dumps(about), opset=opset)
+    else:
+        program.example_inputs = None  # the user's own data
+        with io.BytesIO() as archive:  # a path's name would be written in it
+            torch.export.save(program, archive, extra_files={"bndl.json": json.dumps(about)})
+            path.write_bytes(archive.getbuffer())
+
+
+def _write_onnx(
+    program: ExportedProgram,
+    inputs: Mapping[str, tuple[str, ...]],
+    outputs: tuple[str, ...],
+    path: Path,
+    *,
+    about: str,
+    opset: int | None,
+) -> None:
+    try:
+        import onnx_ir
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("ONNX", extra="export") from error
+    names = {"input_names": list(inputs), "output_names": list(outputs)}
+    try:
+        written = torch.onnx.export(program, **names, opset_version=opset, dynamo=True, verbose=False)  # type: ignore[arg-type]
+    except Exception as error:  # an operator that ONNX does not have, a version that is not known
+        raise InputError(f"ONNX cannot hold this model ({first_line(error)}): try a .pt2 file.") from error
+    assert written is not None
+    model, graph = written.model, written.model.graph
+    if sum(value.const_value.nbytes for value in graph.initializers.values() if value.const_value) > _LARGEST:
+        raise InputError("the model is larger than the 2 GB that one ONNX file can hold: write a .pt2 file.")
+    _name_dims(graph, inputs)
+    for node in graph:
+        node.metadata_props.clear()
+        node.doc_string = None
+    for value in (*graph.inputs, *graph.outputs):
+        value.metadata_props.clear()
+    for value in graph.outputs:
+        value.doc_string = _MEANINGS[str(value.name)]
+    model.metadata_props["bndl"] = about
+    model.producer_name, model.producer_version = "bndl", json.loads(about)["bndl"]
+    onnx_ir.save(model, path)
+
+
+def _name_dims(graph: Any, inputs: Mapping[str, tuple[str, ...]]) -> None:
+    """Call dims that may be any number what they are, not what the tracer called them."""
+    import onnx_ir
+
+    free = {
+        str(dim): name for value in graph.inputs for dim, name in zip(value.shape, inputs[value.name], strict=False)
+    }
+    values = (*graph.inputs, *(value for node in graph for value in node.outputs))
+    for value in values:
+        if value.shape is not None:
+            value.shape = onnx_ir.Shape([free.get(str(dim), dim) for dim in value.shape])
+
+
+def runner(path: Path) -> Callable[[dict[str, Tensor]], list[Tensor]] | None:
+    """Runs the file on inputs by name, on the CPU; None where there is no ONNX Runtime."""
+    if path.suffix == ".pt2":
+        module = torch.export.load(path).module()
+        return lambda given: list(module(*given.values()))
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda given: [
+        torch.from_numpy(value) for value in session.run(None, {name: x.cpu().numpy() for name, x in given.items()})
+    ]
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in short."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".:")[:200]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what the exporters say of themselves."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")  # that torchvision is not there
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
