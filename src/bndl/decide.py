@@ -22,7 +22,7 @@ draw is needed for the decision; draws, shared by all examples, are made for the
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -35,7 +35,16 @@ from bndl.portable import erfc, widened
 from bndl.prediction import Prediction
 from bndl.weibull import cv2
 
-__all__ = ["TEST_SAMPLES", "Against", "Decider", "Method", "flip_probability", "odds_test", "t_test"]
+__all__ = [
+    "TEST_SAMPLES",
+    "Against",
+    "Decider",
+    "Method",
+    "check_settings",
+    "flip_probability",
+    "odds_test",
+    "t_test",
+]
 
 Method = Literal["sample", "closed", "paper"]
 Against = Literal["all", "runner-up"]
@@ -230,6 +239,18 @@ class Decider:
         variance = from_theta.clamp_min_(0) + block.of_phi + block.of_phi.gather(1, block.first[:, None])
         difference = block.logits - block.logits.gather(1, block.first[:, None])
         return (difference / (1 + torch.pi / 8 * variance).sqrt()).softmax(dim=-1)
+
+
+def check_settings(method: str, against: str, num_samples: int | None, level: float) -> None:
+    """Refuse what predict cannot do."""
+    for name, value, allowed in (("method", method, Method), ("against", against, Against)):
+        if value not in get_args(allowed):
+            raise InputError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
+    least = 2 if method == "paper" else 1
+    if num_samples is not None and num_samples < least:
+        raise InputError(f"num_samples must be at least {least} for method={method!r}, got {num_samples}.")
+    if not 0 < level < 1:
+        raise InputError(f"level is a significance strictly between 0 and 1, got {level}.")
 
 
 def _check(layer: DecisionLayer) -> None:

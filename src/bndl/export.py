@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ from torch.export import Dim
 
 from bndl._version import __version__
 from bndl.convert import find_layer
-from bndl.decide import Against, Decider, Method
+from bndl.decide import Against, Decider, Method, check_settings
 from bndl.errors import BndlError, InputError
-from bndl.features import Inputs, evaluating, fitting, one_pass, split_batch
+from bndl.features import Inputs, evaluating, features_of, fitting, one_pass, split_batch
 from bndl.files import replacing
 from bndl.graph_files import SUFFIXES, first_line, quiet, runner, write_graph
 from bndl.layer import DecisionLayer
@@ -135,14 +135,18 @@ def export(
             and ``reason_terms`` (B, N), what each adds to the decision's logit.
         classes: names of the C classes, to be kept in the file.
         about: more to be kept in the file; what JSON can hold.
-        opset: version of ONNX's operators; by default the exporter's.
+        opset: version of ONNX's operators; by default the exporter's, which always works.
         check: run the file on the example, if ``onnxruntime`` is installed, before it takes its place.
     Raises:
         InputError: the model cannot be exported; the sentence says why.
         BndlError: the file does not say what the model says, and was not written.
     """
     path = Path(path)
-    _check(path, method, against, level, reasons)
+    check_settings(method, against, num_samples, level)
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} names no format: let it end in {' or '.join(SUFFIXES)}.")
+    if reasons < 0:
+        raise InputError(f"reasons is how many terms to give of each decision, 0 for none, got {reasons}.")
     layer = find_layer(model)
     if classes is not None and len(classes) != layer.out_features:
         raise InputError(f"{len(classes)} classes are named, the layer has {layer.out_features}: name each of them.")
@@ -183,12 +187,12 @@ def _prepared(model: nn.Module, layer: DecisionLayer, example: Any) -> tuple[dic
     found: Inputs = split_batch(example)[0]
     if isinstance(found, Mapping):
         given = {k: _doubled(v.to(layer.weight.device)) for k, v in found.items() if isinstance(v, Tensor)}
+        features_of(model, given)  # refuses what is not finite, or has the wrong dims
         return given, tuple(given)
     if found.dim() < 2:
         raise InputError(f"the example has dims {tuple(found.size())}: give a batch (B, ...), as the model takes it.")
     x = _doubled(fitting(found, model, layer.weight.device))
-    if model is layer:
-        layer.check(x)
+    features_of(model, x)
     return {"features" if model is layer else "images" if x.dim() == 4 else "inputs": x}, ()
 
 
@@ -242,15 +246,3 @@ def _port(name: str, value: Tensor, free: tuple[str, ...]) -> Port:
 
 def _portable(value: Tensor) -> Tensor:
     return value.float() if value.dtype == torch.float64 else value
-
-
-def _check(path: Path, method: str, against: str, level: float, reasons: int) -> None:
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"{path} names no format: let it end in {' or '.join(SUFFIXES)}.")
-    for name, value, allowed in (("method", method, Method), ("against", against, Against)):
-        if value not in get_args(allowed):
-            raise InputError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}.")
-    if not 0 < level < 1:
-        raise InputError(f"level is a significance strictly between 0 and 1, got {level}.")
-    if reasons < 0:
-        raise InputError(f"reasons is how many terms to give of each decision, 0 for none, got {reasons}.")

@@ -20,6 +20,7 @@ __all__ = ["SUFFIXES", "first_line", "quiet", "runner", "write_graph"]
 
 SUFFIXES = (".onnx", ".pt2")
 _LARGEST = 2 * 10**9  # bytes: what one ONNX file can hold
+_TALKING = ("torch.onnx._internal.exporter._registration", "onnxscript.version_converter")
 _NOTED = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn")  # whose files a node comes from
 _MEANINGS = {
     "labels": "the decision: the class with the largest mean logit",
@@ -90,6 +91,11 @@ def _write_onnx(
         raise InputError(f"ONNX cannot hold this model ({first_line(error)}): try a .pt2 file.") from error
     assert written is not None
     model, graph = written.model, written.model.graph
+    if opset is not None and model.opset_imports[""] != opset:
+        raise InputError(
+            f"the model cannot be written in version {opset} of ONNX's operators, only in {model.opset_imports['']} or near "
+            "it: leave opset out."
+        )
     if sum(value.const_value.nbytes for value in graph.initializers.values() if value.const_value) > _LARGEST:
         raise InputError("the model is larger than the 2 GB that one ONNX file can hold: write a .pt2 file.")
     _name_dims(graph, inputs)
@@ -142,12 +148,14 @@ def first_line(error: Exception) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without what the exporters say of themselves."""
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")  # that torchvision is not there
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in _TALKING]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,13 +1,13 @@
 """One backbone pass -> Prediction: label, probabilities, decision test, and whose doubt it is."""
 
 import warnings
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import nn
 
 from bndl.convert import find_layer
-from bndl.decide import Against, Decider, Method
+from bndl.decide import Against, Decider, Method, check_settings
 from bndl.errors import InputError
 from bndl.features import evaluating, features_of, iterate, split_batch
 from bndl.memory import remembered
@@ -55,15 +55,7 @@ def predict(
             where the model is a layer.
         progress: whether to show a bar; None: when it takes longer than two seconds and there is a terminal.
     """
-    if method not in get_args(Method):
-        raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}.")
-    if against not in get_args(Against):
-        raise InputError(f"against must be one of {', '.join(get_args(Against))}, got {against!r}.")
-    least = 2 if method == "paper" else 1
-    if num_samples is not None and num_samples < least:
-        raise InputError(f"num_samples must be at least {least} for method={method!r}, got {num_samples}.")
-    if not 0 < level < 1:
-        raise InputError(f"level is a significance strictly between 0 and 1, got {level}.")
+    check_settings(method, against, num_samples, level)
     layer = find_layer(model)
     decider = remembered(
         Decider, layer, method=method, against=against, num_samples=num_samples, seed=seed, level=level
