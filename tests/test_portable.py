@@ -25,7 +25,7 @@ def test_log_gamma(exporting):
     x = torch.linspace(0, 25, 20_001)
     wanted = torch.lgamma(1 + x.double())
     assert (log_gamma_1p(x.double()) - wanted).abs().max() < 3e-8
-    assert ((log_gamma_1p(x) - wanted).abs() / wanted.abs().clamp_min(1)).max() < 3e-6
+    assert ((log_gamma_1p(x) - wanted).abs() / wanted.abs().clamp_min(1)).max() < 5e-6
 
 
 def test_the_variance_of_the_noise(monkeypatch):

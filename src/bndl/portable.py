@@ -26,7 +26,7 @@ def log_gamma_1p(x: Tensor) -> Tensor:
     .. math:: \bigl(z - \tfrac12\bigr) \ln z - z + \tfrac12 \ln 2\pi + \frac{1}{12 z} - \frac{1}{360 z^3}
         - \sum_{i=1}^{7} \ln(x + i), \quad z = x + 8
 
-    to about 2e-6.
+    to about 3e-6.
     """
     if not torch.compiler.is_exporting():
         return torch.lgamma(1 + x)
