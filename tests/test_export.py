@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import bndl
 from bndl.convert import find_layer
 from bndl.errors import BndlError, FileError, HeadError, InputError, MissingExtraError
+from bndl.reasons import top_reasons
 
 C, K = 5, 12
 FIELDS = [
@@ -136,7 +137,7 @@ def test_a_compact_head(tmp_path):
     bndl.export(compact, tmp_path / "m.onnx", rows(9), reasons=2)
     found = run(tmp_path / "m.onnx", rows(50))
     assert_same(found, bndl.predict(made, rows(50)))
-    assert {*found["reason_features"].flatten().tolist()} <= {*compact.feature_ids.tolist()}
+    assert {*found["reason_features"].flatten().tolist()} <= {-1, *compact.feature_ids.tolist()}
 
 
 def test_tokens_of_any_length(tmp_path):
@@ -295,3 +296,39 @@ def test_a_class_without_weights_is_said(tmp_path):
         made.weight[2] = 0
     with pytest.warns(UserWarning, match="class 2 has no weight left"):
         bndl.export(made, tmp_path / "m.pt2", rows(2))
+
+
+def test_where_there_are_no_more_terms_there_is_no_feature(tmp_path):
+    made = layer()
+    bndl.export(made, tmp_path / "m.onnx", rows(9), reasons=K)
+    found = run(tmp_path / "m.onnx", rows(30))
+    none = found["reason_terms"] == 0
+    assert none.any(dim=1).all()  # of 12 features two have no weight at all
+    assert torch.equal(found["reason_features"] == -1, none)
+    wanted = top_reasons(made, rows(30), found["labels"], top=K)
+    assert torch.equal(found["reason_features"][~none], wanted.features[~none])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_what_the_runtime_cannot_run_is_said(tmp_path, dtype):
+    x = torch.rand(4, 3, 12, 12)
+    with pytest.raises(InputError, match=r"cannot run this model \(.*\): export it in float32 \(model.float\(\)\)"):
+        bndl.export(network().to(dtype), tmp_path / "m.onnx", x)
+    assert not list(tmp_path.iterdir())
+    bndl.export(network().to(dtype), tmp_path / "m.pt2", x.to(dtype))  # torch can
+
+
+def test_a_file_that_fails_on_other_batches_is_not_written(tmp_path, monkeypatch):
+    def fails(path):
+        def run(given):
+            if len(given["features"]) == 1:
+                raise RuntimeError("dims do not fit")
+            return [torch.as_tensor(value) for value in session.run(None, {"features": given["features"].numpy()})]
+
+        session = onnxruntime.InferenceSession(path)
+        return run
+
+    monkeypatch.setattr(sys.modules["bndl.export"], "runner", fails)
+    with pytest.raises(BndlError, match=r"fails on a batch of 1 \(dims do not fit\), so nothing was written"):
+        bndl.export(layer(), tmp_path / "m.onnx", rows(9))
+    assert not list(tmp_path.iterdir())

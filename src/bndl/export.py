@@ -82,7 +82,7 @@ class _Answers(nn.Module):
         if not self.reasons:
             return found
         why = top_reasons(layer, h, said.labels, top=self.reasons)
-        return (*found, why.features, why.values)
+        return (*found, torch.where(why.values > 0, why.features, -1), why.values)
 
 
 class FromPixels(nn.Module):
@@ -131,8 +131,8 @@ def export(
         num_samples: draws S.
         seed: of the draws.
         level: significance below which a decision is certain.
-        reasons: give also the so many largest terms of each decision: ``reason_features`` (B, N), numbers of features,
-            and ``reason_terms`` (B, N), what each adds to the decision's logit.
+        reasons: give also the so many largest terms of each decision: ``reason_features`` (B, N), numbers of features
+            or -1 where there are fewer, and ``reason_terms`` (B, N), what each adds to the decision's logit.
         classes: names of the C classes, to be kept in the file.
         about: more to be kept in the file; what JSON can hold.
         opset: version of ONNX's operators; by default the exporter's, which always works.
@@ -228,7 +228,14 @@ def _compared(path: Path, inputs: dict[str, Tensor], expected: dict[str, Tensor]
         return None
     largest = dict.fromkeys(expected, 0.0)
     for rows in (slice(None), slice(1)):
-        found = run({name: value[rows] for name, value in inputs.items()})
+        given = {name: value[rows] for name, value in inputs.items()}
+        try:
+            found = run(given)
+        except Exception as error:
+            raise BndlError(
+                f"the exported graph fails on a batch of {len(next(iter(given.values())))} ({first_line(error)}), so "
+                "nothing was written: the model's forward pass must be the same for any batch."
+            ) from error
         for (name, wanted), value in zip(expected.items(), found, strict=True):
             difference = (value.double() - wanted[rows].double()).abs().max()
             largest[name] = max(largest[name], float(difference.nan_to_num(torch.inf)))

@@ -69,7 +69,12 @@ def split_batch(batch: Any) -> tuple[Inputs, Tensor | None]:
     if isinstance(batch, list | tuple):
         if len(batch) not in (1, 2):
             raise InputError(f"a batch is (inputs,) or (inputs, labels), got {len(batch)} parts.")
-        return _tensor(batch[0]), batch[1] if len(batch) == 2 else None
+        inputs = _tensor(batch[0])
+        if not isinstance(inputs, Tensor | Mapping):
+            raise InputError(
+                f"the inputs of a batch are a tensor, an array or a dict of them, got {type(inputs).__name__}."
+            )
+        return inputs, batch[1] if len(batch) == 2 else None
     if isinstance(batch, np.ndarray | Tensor):
         return _tensor(batch), None
     raise InputError(f"a batch is a tensor, a pair (inputs, labels) or a dict, got {type(batch).__name__}.")

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,8 +34,8 @@ _MEANINGS = {
     "entropy": "of the probabilities, in nats",
     "aleatoric": "variance of the difference of the first two logits that comes from the example",
     "epistemic": "variance of the same difference that comes from the model",
-    "reason_features": "numbers of the features with the largest terms in the decision's logit, largest first",
-    "reason_terms": "what each of them adds to the decision's logit",
+    "reason_features": "numbers of the features with the largest terms in the decision's logit, largest first; -1: no more",
+    "reason_terms": "what each of them adds to the decision's logit, less its bias",
 }
 
 
@@ -133,10 +134,26 @@ def runner(path: Path) -> Callable[[dict[str, Tensor]], list[Tensor]] | None:
         import onnxruntime
     except ImportError:
         return None
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda given: [
-        torch.from_numpy(value) for value in session.run(None, {name: x.cpu().numpy() for name, x in given.items()})
-    ]
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except (
+        Exception
+    ) as error:  # an operator that it does not have, or not for this dtype; a format that is too new for it
+        raise InputError(
+            f"ONNX Runtime {onnxruntime.__version__} cannot run this model ({_reason(error)}): export it in float32 "
+            "(model.float()), leave opset out, write a .pt2 file, or export it unchecked for another runtime."
+        ) from error
+
+    def run(given: dict[str, Tensor]) -> list[Tensor]:
+        feed = {name: x.cpu().numpy() for name, x in given.items()}
+        return [torch.from_numpy(value) for value in session.run(None, feed)]
+
+    return run
+
+
+def _reason(error: Exception) -> str:
+    """What ONNX Runtime says, without its codes and the name of a file that will not be."""
+    return re.sub(r"^\[ONNXRuntimeError\][ :\d]*[A-Z_ ]*: |Load model from .*? failed:", "", first_line(error))
 
 
 def first_line(error: Exception) -> str:
