@@ -234,6 +234,17 @@ class Wilful(Random):
         return self.layer(x if float(x.sum()) > 0 else -x)
 
 
+class Special(nn.Module):
+    """What torch can and ONNX cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(torch.special.bessel_j0(x).relu())
+
+
 @pytest.mark.parametrize(
     ("model", "name", "example", "given", "words"),
     [
@@ -253,15 +264,17 @@ class Wilful(Random):
         (layer(), "m.onnx", rows(2), {"opset": 999}, "cannot (hold this model|be written in version)"),
         (layer(), "m.onnx", torch.full((2, K), torch.nan), {}, "NaN or infinite features"),
         (Wilful(), "m.onnx", rows(2), {}, "torch.export cannot follow this model"),
+        (Special(), "m.onnx", rows(2), {}, r"\(it has nothing for torch's prims.bessel_j0\): try a .pt2 file"),
         (nn.Linear(3, 3), "m.onnx", rows(2), {}, "convert"),
     ],
 )
-def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path, model, name, example, given, words):
+def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path, capfd, model, name, example, given, words):
     (tmp_path / name).write_text("before")
     with pytest.raises((InputError, HeadError), match=words):
         bndl.export(model, tmp_path / name, example, **given)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "before"
+    assert capfd.readouterr() == ("", "")  # the exporters are kept from talking
 
 
 def test_a_graph_that_says_something_else_is_not_written(tmp_path):

@@ -122,7 +122,7 @@ class Decider:
             probs, differences = self._sampled(blocks)
         if self.method == "paper":
             p_value = t_test(differences.mean(1), differences.var(1), num_samples=self.draws.num_samples)
-            flip = ((differences < 0).double() + 0.5 * (differences == 0)).mean(1)
+            flip = ((differences < 0).double() + (differences == 0).double() / 2).mean(1)
         else:
             flip = flip_probability(mean, aleatoric + epistemic)
             p_value = self._odds(blocks, probs, labels) if self.on_odds else t_test(mean, aleatoric + epistemic)

@@ -1,5 +1,7 @@
 """A model and all that ``predict`` says as one file that runs without bndl: ONNX, or torch's own ``.pt2``."""
 
+import contextlib
+import io
 import os
 import warnings
 from collections.abc import Mapping
@@ -116,9 +118,9 @@ def export(
 ) -> Exported:
     """Write the model, with its uncertainty, to a file that runs where there is neither bndl nor, for ONNX, torch.
 
-    The file gives what :func:`bndl.predict` gives with the same arguments, for a batch of any size, to a few
-    millionths: the draws are in it as constants. All floats are float32, so a p below 1e-38 is 0. Where a feature is NaN or
-    infinite, which predict refuses, no decision is certain.
+    The file gives what :func:`bndl.predict` gives with the same arguments, for a batch of any size, to the rounding of
+    float32 (probabilities to about 1e-5): the draws are in it as constants. A p below 1e-38 is 0. Where a feature is NaN
+    or infinite, which predict refuses, no decision is certain.
 
     Args:
         model: a model with a :class:`bndl.DecisionLayer`, or the layer itself.
@@ -211,7 +213,8 @@ def _traced(answers: _Answers, inputs: dict[str, Tensor]) -> torch.export.Export
     batch = Dim("batch")
     free = tuple({0: batch, 1: Dim.AUTO} if len(_free(value)) == 2 else {0: batch} for value in inputs.values())
     try:
-        return torch.export.export(answers, tuple(inputs.values()), dynamic_shapes=(free,))
+        with contextlib.redirect_stderr(io.StringIO()):  # where it fails, it prints its graph
+            return torch.export.export(answers, tuple(inputs.values()), dynamic_shapes=(free,))
     except BndlError:
         raise
     except Exception as error:  # a model may do anything

@@ -21,7 +21,12 @@ __all__ = ["SUFFIXES", "first_line", "quiet", "runner", "write_graph"]
 
 SUFFIXES = (".onnx", ".pt2")
 _LARGEST = 2 * 10**9  # bytes: what one ONNX file can hold
-_TALKING = ("torch.onnx._internal.exporter._registration", "onnxscript.version_converter")
+_TALKING = (
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.onnx._internal.exporter._compat",
+    "torch.onnx._internal.exporter._registration",
+    "onnxscript.version_converter",
+)
 _NOTED = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn")  # whose files a node comes from
 _MEANINGS = {
     "labels": "the decision: the class with the largest mean logit",
@@ -88,8 +93,10 @@ def _write_onnx(
     names = {"input_names": list(inputs), "output_names": list(outputs)}
     try:
         written = torch.onnx.export(program, **names, opset_version=opset, dynamo=True, verbose=False)  # type: ignore[arg-type]
+    except ImportError as error:  # torch looks for what an older exporter lacks
+        raise MissingExtraError("ONNX", extra="export") from error
     except Exception as error:  # an operator that ONNX does not have, a version that is not known
-        raise InputError(f"ONNX cannot hold this model ({first_line(error)}): try a .pt2 file.") from error
+        raise InputError(f"ONNX cannot hold this model ({_obstacle(error)}): try a .pt2 file.") from error
     assert written is not None
     model, graph = written.model, written.model.graph
     if opset is not None and model.opset_imports[""] != opset:
@@ -110,6 +117,15 @@ def _write_onnx(
     model.metadata_props["bndl"] = about
     model.producer_name, model.producer_version = "bndl", json.loads(about)["bndl"]
     onnx_ir.save(model, path)
+
+
+def _obstacle(error: Exception) -> str:
+    """What the exporter stumbled on: the first cause of what it says."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    operator = re.search(r"No ONNX function found for <OpOverload\(op='(.+?)'", str(cause))
+    return f"it has nothing for torch's {operator[1]}" if operator else first_line(cause)
 
 
 def _name_dims(graph: Any, inputs: Mapping[str, tuple[str, ...]]) -> None:
@@ -136,9 +152,7 @@ def runner(path: Path) -> Callable[[dict[str, Tensor]], list[Tensor]] | None:
         return None
     try:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    except (
-        Exception
-    ) as error:  # an operator that it does not have, or not for this dtype; a format that is too new for it
+    except Exception as error:  # an operator that it lacks, or lacks for this dtype; a format that is too new for it
         raise InputError(
             f"ONNX Runtime {onnxruntime.__version__} cannot run this model ({_reason(error)}): export it in float32 "
             "(model.float()), leave opset out, write a .pt2 file, or export it unchecked for another runtime."
@@ -156,7 +170,7 @@ def _reason(error: Exception) -> str:
     return re.sub(r"^\[ONNXRuntimeError\][ :\d]*[A-Z_ ]*: |Load model from .*? failed:", "", first_line(error))
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an error says, in short."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().rstrip(".:")[:200]
