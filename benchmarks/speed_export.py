@@ -1,6 +1,6 @@
 """An exported file with its uncertainty against the same network exported plainly, both in ONNX Runtime.
 
-    python benchmarks/speed_export.py [--batch 64] [--rounds 15]
+    python benchmarks/speed_export.py [--batch 64]
 
 ResNet-18 at full width on CIFAR-sized images: one file that gives logits, as `torch.onnx.export` makes it, and those of
 `bndl.export` that give all that predict says, with draws, without, and with reasons. The two of a head alone, 512 x 100,
@@ -21,6 +21,7 @@ import bndl
 from bndl.backbones import build
 from bndl.bench import Claim, Race, Record, main, race
 from bndl.errors import MissingExtraError
+from bndl.graph_files import quiet
 
 HEAD, ROWS = (512, 100), 1000
 
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def plain(model: nn.Module, path: Path, x: Tensor) -> None:
     """Write the model's logits alone, as anybody would."""
     free = ({0: torch.export.Dim("batch")},)
-    with torch.no_grad():
+    with torch.no_grad(), quiet():
         written = torch.onnx.export(model, (x,), dynamic_shapes=free, dynamo=True, verbose=False)
     assert written is not None
     written.save(path)
@@ -47,6 +48,7 @@ def opened(path: Path, x: Tensor) -> Callable[[], object]:
         raise MissingExtraError("ONNX Runtime", extra="export") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # or those that have run disturb the next
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     given = {session.get_inputs()[0].name: x.numpy()}
     return lambda: session.run(None, given)
@@ -91,7 +93,7 @@ def measure(args: argparse.Namespace) -> Record:
         for folder in folders:
             folder.mkdir()
         whole = exported(folders[0], dense, model, images)
-        head = exported(folders[1], nn.Sequential(nn.ReLU(), linear), layer, features)
+        head = exported(folders[1], nn.Sequential(nn.ReLU(), linear).eval(), layer, features)
         of_whole = {name: opened(path, images) for name, path in whole.items()}
         of_head = {name: opened(path, features) for name, path in head.items()}
         of_whole["bndl.predict, in torch"] = lambda: bndl.predict(model, images, batch_size=args.batch)
@@ -105,4 +107,4 @@ def measure(args: argparse.Namespace) -> Record:
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, measure, add_arguments))
+    sys.exit(main(__doc__, measure, add_arguments, rounds=15))
