@@ -20,6 +20,7 @@ from bndl.data import as_float, load, stratified_split
 from bndl.errors import MissingExtraError
 from bndl.export import FromPixels
 from bndl.features import extract
+from bndl.metrics import expected_calibration_error, negative_log_likelihood
 
 WAYS = {
     "64 draws, three reasons": {"reasons": 3},
@@ -41,6 +42,12 @@ def run(path: Path, images: Tensor, batch: int) -> dict[str, Tensor]:
     return {name: torch.cat([torch.from_numpy(part[i]) for part in parts]) for i, name in enumerate(names)}
 
 
+def quality(found: dict[str, Tensor], truth: Tensor) -> list[str]:
+    """Accuracy, NLL, ECE of what the file says."""
+    nll, ece = negative_log_likelihood(found["probs"], truth), expected_calibration_error(found["probs"], truth)
+    return [f"{float((found['labels'] == truth).double().mean()):.2%}", f"{float(nll):.4f}", f"{float(ece):.2%}"]
+
+
 def figures(found: dict[str, Tensor], wanted: bndl.Prediction) -> list[str]:
     """The largest differences, then how many differ."""
     apart = [(found[name].double() - getattr(wanted, name).double()).abs().max() for name in FLOATS]
@@ -54,7 +61,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=250)
     args = parser.parse_args()
-    headings = ["network", "file", "MB", "accuracy in the file", *FLOATS, *WHOLE]
+    headings = ["network", "file", "MB", "accuracy", "NLL", "ECE", *FLOATS, *WHOLE]
     print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}")
     for name in args.checkpoints:
         facts = cifar_checkpoint(name)
@@ -73,8 +80,7 @@ def main() -> None:
                 found = run(written.path, images, args.batch)
                 told = {key: value for key, value in settings.items() if key != "reasons"}
                 wanted = bndl.predict(model, as_float(images), batch_size=args.batch, **told)
-                accuracy = f"{float((found['labels'] == truth).double().mean()):.2%}"
-                cells = [name, way, f"{written.size / 1e6:.2f}", accuracy, *figures(found, wanted)]
+                cells = [name, way, f"{written.size / 1e6:.2f}", *quality(found, truth), *figures(found, wanted)]
                 print(f"| {' | '.join(cells)} |", flush=True)
 
 
