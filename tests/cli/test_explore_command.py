@@ -131,11 +131,11 @@ def test_it_starts_answers_and_ends_with_ctrl_c(folder):
         assert TOKEN not in text
         request = urllib.request.Request(record["url"] + "api/examples", headers={"authorization": f"Bearer {TOKEN}"})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=30) as response:
+        with opener.open(request, timeout=180) as response:
             assert json.load(response)["total"] == 40
     finally:
         server.send_signal(signal.SIGINT)
-        out, said = server.communicate(timeout=60)
+        out, said = server.communicate(timeout=180)
         impatience.cancel()
     assert server.returncode == 0, said
     assert said.strip().endswith("Stopped.")

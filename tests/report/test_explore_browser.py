@@ -42,7 +42,7 @@ def address(folder) -> Iterator[str]:
     finally:
         server.send_signal(signal.SIGINT)
         try:
-            _, said = server.communicate(timeout=30)
+            _, said = server.communicate(timeout=180)
         except subprocess.TimeoutExpired:
             server.kill()
             raise
@@ -61,7 +61,7 @@ class Visit:
         self.address = address
         self.context.route(re.compile(rf"^(?!{re.escape(address)}|data:|blob:)"), self._refuse)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(180_000)
         self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.goto(address + hash)

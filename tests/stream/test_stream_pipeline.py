@@ -22,7 +22,7 @@ def counting(made, stop=100, fail_at=None):
 
 
 def no_thread_is_left():
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         if not [thread for thread in threading.enumerate() if thread.name.startswith("bndl-")]:
             return True
