@@ -21,7 +21,7 @@ import bndl
 from bndl.backbones import build
 from bndl.bench import Claim, Race, Record, main, race
 from bndl.errors import MissingExtraError
-from bndl.graph_files import quiet
+from bndl.export.files import quiet
 
 HEAD, ROWS = (512, 100), 1000
 

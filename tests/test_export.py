@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import bndl
 from bndl.convert import find_layer
 from bndl.errors import BndlError, FileError, HeadError, InputError, MissingExtraError
+from bndl.export import FromPixels
 from bndl.reasons import top_reasons
 
 C, K = 5, 12
@@ -60,9 +62,7 @@ def network() -> nn.Module:
 
 def run(path, *inputs: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:
     if path.suffix == ".pt2":
-        found = torch.export.load(path).module()(*inputs)
-        names = [*FIELDS, "reason_features", "reason_terms"][: len(found)]
-        return dict(zip(names, found, strict=True))
+        return torch.export.load(path).module()(*inputs)
     session = onnxruntime.InferenceSession(path)
     names = [port.name for port in session.get_inputs()]
     given = inputs[0] if isinstance(inputs[0], dict) else dict(zip(names, inputs, strict=True))
@@ -156,15 +156,34 @@ def test_tokens_of_any_length(tmp_path):
     assert_same(run(tmp_path / "m.onnx", longer), bndl.predict(model, longer))
 
 
-def test_what_is_not_finite_is_not_certain(tmp_path):
-    bndl.export(layer(), tmp_path / "m.onnx", rows(9))
-    x = rows(40)
-    sure = bndl.predict(layer(), x).certain.nonzero().flatten()
-    assert len(sure) > 1
-    x[sure[0], 0], x[sure[1], 1] = torch.nan, torch.inf
+@pytest.mark.parametrize("method", ["sample", "closed", "paper"])
+def test_what_predict_refuses_is_not_certain(tmp_path, method):
+    bndl.export(layer(), tmp_path / "m.onnx", rows(9), method=method)
+    x = rows(60)
+    sure = bndl.predict(layer(), x, method=method).certain.nonzero().flatten()
+    assert len(sure) > 5
+    x[sure[0], 0], x[sure[1], 1], x[sure[2], 2], x[sure[3], 3] = torch.nan, torch.inf, -torch.inf, 1e13
+    with pytest.raises(InputError, match="4 of 60"):
+        bndl.predict(layer(), x)
     found = run(tmp_path / "m.onnx", x)["certain"]
-    assert not found[sure[:2]].any()
-    assert found[sure[2:]].all()
+    assert not found[sure[:4]].any()
+    assert found[sure[4:]].all()
+
+
+def test_a_pixel_that_is_no_number_is_not_lost_on_the_way(tmp_path):
+    """A runtime's pooling may take the maximum of the others."""
+    torch.manual_seed(0)
+    body = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    model = bndl.convert(nn.Sequential(*body, nn.Linear(8, C)))
+    with torch.no_grad():
+        find_layer(model).weight.mul_(50)
+    x = torch.rand(30, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    bndl.export(model, tmp_path / "m.onnx", x)
+    sure = bndl.predict(model, x).certain
+    assert int(sure.sum()) > 1
+    assert torch.equal(run(tmp_path / "m.onnx", x)["certain"], sure)
+    x[:, 1, 5, 5] = torch.nan
+    assert not run(tmp_path / "m.onnx", x)["certain"].any()
 
 
 def test_the_file_knows_what_it_is(tmp_path):
@@ -175,7 +194,8 @@ def test_the_file_knows_what_it_is(tmp_path):
     (entry,) = model.metadata_props
     assert entry.key == "bndl"
     wanted = {"method": "sample", "against": "all", "samples": 64, "seed": 0, "level": 0.1, "side": 32}
-    assert json.loads(entry.value) == {"bndl": bndl.__version__, "classes": list(names), **wanted}
+    ports = {"inputs": ["features"], "outputs": FIELDS}
+    assert json.loads(entry.value) == {"bndl": bndl.__version__, "classes": list(names), **wanted, **ports}
     assert all(value.doc_string for value in model.graph.output)
     dims = [[dim.dim_param or dim.dim_value for dim in v.type.tensor_type.shape.dim] for v in model.graph.input]
     assert dims == [["batch", K]]
@@ -183,6 +203,7 @@ def test_the_file_knows_what_it_is(tmp_path):
     extra = {"bndl.json": ""}
     torch.export.load(tmp_path / "m.pt2", extra_files=extra)
     assert json.loads(extra["bndl.json"])["classes"] == list(names)
+    assert json.loads(extra["bndl.json"])["outputs"] == FIELDS
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
@@ -202,7 +223,7 @@ def test_the_same_model_gives_the_same_bytes_without_a_trace_of_machine_or_examp
 ALONE = {
     ".onnx": "import onnxruntime, numpy; s = onnxruntime.InferenceSession(path)\n"
     "labels = s.run(['labels'], {'features': numpy.ones((2, 12), numpy.float32)})[0]",
-    ".pt2": "import torch; labels = torch.export.load(path).module()(torch.ones(2, 12))[0]",
+    ".pt2": "import torch; labels = torch.export.load(path).module()(torch.ones(2, 12))['labels']",
 }
 
 
@@ -215,6 +236,117 @@ def test_it_runs_without_bndl_and_onnx_without_torch(tmp_path, suffix):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == bndl.predict(layer(), torch.ones(2, K)).labels.tolist()
+
+
+class Counting(nn.Module):
+    """Reads tokens one after the other: the tracer counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.cell, self.layer = nn.Embedding(20, 6), nn.GRUCell(6, K), layer(signed=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.cell(self.embedding(ids[:, 0]))
+        for place in range(1, ids.size(1)):
+            h = self.cell(self.embedding(ids[:, place]), h)
+        return self.layer(h)
+
+
+class Averaging(Counting):
+    """Takes any number of tokens."""
+
+    def forward(self, ids: Tensor, scale: float = 1.0) -> Tensor:
+        return self.layer(self.cell(self.embedding(ids).mean(1)) * scale)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_a_dim_is_free_only_if_it_is(tmp_path, suffix):
+    torch.manual_seed(0)
+    model, path = Counting(), tmp_path / f"m{suffix}"
+    ids = torch.randint(0, 20, (30, 14), generator=torch.Generator().manual_seed(0))
+    assert bndl.export(model, path, ids[:4, :7]).inputs[0].dims == ("batch", 7)
+    assert_same(run(path, ids[:, :7]), bndl.predict(model, ids[:, :7]))
+    for wrong in (ids, ids[:, :3]):
+        with pytest.raises((RuntimeError, AssertionError, onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument)):
+            run(path, wrong)
+    free = Averaging()
+    assert bndl.export(free, path, ids[:4, :7]).inputs[0].dims == ("batch", "length")
+    for count in (1, 3, 14):
+        assert_same(run(path, ids[:, :count]), bndl.predict(free, ids[:, :count]))
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_what_a_dict_holds_besides_tensors_is_a_constant(tmp_path, suffix):
+    torch.manual_seed(0)
+    model, path = Averaging(), tmp_path / f"m{suffix}"
+    ids = torch.randint(0, 20, (30, 14), generator=torch.Generator().manual_seed(0))
+    written = bndl.export(model, path, {"ids": ids, "scale": 3.0})
+    assert [port.name for port in written.inputs] == ["ids"]
+    wanted = bndl.predict(model, {"ids": ids, "scale": 3.0})
+    assert (wanted.probs - bndl.predict(model, ids).probs).abs().max() > 0.01
+    assert_same(run(path, ids) if suffix == ".onnx" else run(path, *ids[None]), wanted)
+
+
+def test_what_comes_from_torch_asks_for_no_gradient(tmp_path):
+    model = network()
+    bndl.export(model, tmp_path / "m.pt2", torch.rand(2, 3, 12, 12), reasons=1)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    found = run(tmp_path / "m.pt2", torch.rand(2, 3, 12, 12))
+    assert not any(value.requires_grad for value in found.values())
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_little_noise_keeps_its_digits(tmp_path, suffix):
+    made = layer(theta_shape="sample")
+    made.reset_shapes(3e3)
+    bndl.export(made, tmp_path / f"m{suffix}", rows(9))
+    found, wanted = run(tmp_path / f"m{suffix}", rows(200)), bndl.predict(made, rows(200))
+    assert 0 < float(wanted.aleatoric.max()) < 1e-3
+    assert torch.allclose(found["aleatoric"], wanted.aleatoric.float(), rtol=1e-4, atol=0)
+
+
+def test_within_autocast(tmp_path):
+    x = torch.rand(4, 3, 12, 12)
+    wanted = bndl.predict(network(), x)
+    for suffix in (".onnx", ".pt2"):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            bndl.export(network(), tmp_path / f"m{suffix}", x)
+        assert_same(run(tmp_path / f"m{suffix}", x), wanted)
+
+
+def test_an_older_version_for_an_older_runtime(tmp_path):
+    bndl.export(layer(), tmp_path / "m.ONNX", rows(9), opset=18)
+    model = onnx.load(tmp_path / "m.ONNX")
+    assert (model.opset_import[0].version, model.ir_version) == (18, 8)
+    assert_same(run(tmp_path / "m.ONNX", rows(20)), bndl.predict(layer(), rows(20)))
+
+
+def test_two_at_once(tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        written = list(pool.map(lambda n: bndl.export(layer(n), tmp_path / f"{n}.onnx", rows(9)), range(2)))
+    assert all(one.differences is not None for one in written)
+
+
+def test_differences_are_shares_where_there_are_no_sizes(tmp_path, monkeypatch):
+    def wrong(path):
+        def run(given):
+            found = [torch.as_tensor(value) for value in session.run(None, {"features": given["features"].numpy()})]
+            if len(found[0]) == 100:
+                found[FIELDS.index("runner_up")][:7] += 100
+                found[FIELDS.index("certain")][:spoilt] ^= True
+            return found
+
+        session = onnxruntime.InferenceSession(path)
+        return run
+
+    spoilt = 2
+    monkeypatch.setattr(sys.modules["bndl.export.trial"], "_in_onnx_runtime", wrong)
+    found = bndl.export(layer(), tmp_path / "m.onnx", rows(100)).differences
+    assert (found["runner_up"], found["certain"], found["labels"]) == (0.07, 0.02, 0)
+    spoilt = 6
+    with pytest.raises(BndlError, match=r"says something else .* 6% of the decisions"):
+        bndl.export(layer(), tmp_path / "n.onnx", rows(100))
+    assert not (tmp_path / "n.onnx").exists()
 
 
 # ------------------------------------------------------------------------------------------------- what cannot be done
@@ -234,6 +366,11 @@ class Wilful(Random):
         return self.layer(x if float(x.sum()) > 0 else -x)
 
 
+class Clashing(Random):
+    def forward(self, probs: Tensor) -> Tensor:
+        return self.layer(probs)
+
+
 class Special(nn.Module):
     """What torch can and ONNX cannot."""
 
@@ -251,13 +388,27 @@ class Special(nn.Module):
         (layer(), "m.tflite", rows(2), {}, r"names no format: let it end in \.onnx or \.pt2"),
         (layer(), "m", rows(2), {}, "names no format"),
         (layer(), "m.onnx", rows(2)[:0], {}, "example is empty"),
-        (layer(), "m.onnx", rows(2)[0], {}, "give a batch"),
+        (layer(), "m.onnx", rows(2)[0], {}, "was given dims"),
+        (network(), "m.onnx", torch.rand(2, 2, 12, 12), {}, r"cannot take this example \(.*\): give a batch"),
+        (layer(), "m.onnx", torch.tensor(3.0), {}, "the example is empty, or no batch"),
+        (layer(), "m.onnx", {"x": rows(2), "y": rows(2)}, {}, "cannot take this example"),
         (layer(), "m.onnx", rows(2)[:, :3], {}, "features of size 12, got dims"),
         (layer(), "m.onnx", rows(2), {"classes": ("a", "b")}, "2 classes are named, the layer has 5"),
         (layer(), "m.onnx", rows(2), {"method": "guess"}, "method must be one of"),
         (layer(), "m.onnx", rows(2), {"against": "guess"}, "against must be one of"),
         (layer(), "m.onnx", rows(2), {"level": 0}, "strictly between 0 and 1"),
-        (layer(), "m.onnx", rows(2), {"reasons": -1}, "0 for none, got -1"),
+        (layer(), "m.onnx", rows(2), {"reasons": -1}, "0 for none, .* got -1"),
+        (layer(), "m.onnx", rows(2), {"reasons": 2.0}, "0 for none, .* got 2.0"),
+        (layer(), "m.onnx", rows(2), {"opset": "18"}, "whole numbers; got 0 and '18'"),
+        (layer(), "m.pt2", rows(2), {"opset": 18}, "m.pt2 is not ONNX: leave it out"),
+        (layer(), "m.onnx", rows(2), {"classes": "abcde"}, "a list of names, .* got str"),
+        (layer(), "m.onnx", rows(2), {"classes": dict(enumerate("abcde"))}, "a list of names, .* got dict"),
+        (layer(), "m.onnx", rows(2), {"about": {"level": 0.5}}, "holds 'level', which the file says itself"),
+        (layer(), "m.onnx", rows(2), {"about": {"outputs": 0.5}}, "holds 'outputs', which the file says itself"),
+        (layer(), "m.onnx", rows(2), {"about": {"mean": torch.ones(2)}}, "give what JSON can hold"),
+        (layer(), "m.onnx", rows(2), {"about": {"mean": float("nan")}}, "give what JSON can hold"),
+        (FromPixels(network()), "m.onnx", torch.rand(2, 3, 12, 12), {}, "give uint8, or the model as it is"),
+        (Clashing(), "m.onnx", {"probs": rows(2)}, {}, "an input called 'probs', as is an output of the file"),
         (layer(), "m.onnx", rows(2), {"num_samples": 0}, "num_samples must be at least 1"),
         (layer(), "m.onnx", rows(2), {"num_samples": 2_000_000}, 'take fewer with num_samples, or method="closed"'),
         (layer(), "m.onnx", rows(2), {"opset": 3}, "cannot (hold this model|be written in version)"),
@@ -272,6 +423,7 @@ def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path, capfd, mo
     (tmp_path / name).write_text("before")
     with pytest.raises((InputError, HeadError), match=words):
         bndl.export(model, tmp_path / name, example, **given)
+    assert all(parameter.requires_grad for parameter in model.parameters())
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "before"
     assert capfd.readouterr() == ("", "")  # the exporters are kept from talking
@@ -284,9 +436,14 @@ def test_a_graph_that_says_something_else_is_not_written(tmp_path):
     assert bndl.export(Random(), tmp_path / "m.onnx", rows(20), check=False).differences is None
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(FileError, match="choose a folder that exists"):
-        bndl.export(layer(), tmp_path / "none" / "m.onnx", rows(2))
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_a_place_that_cannot_be_is_known_before_the_work(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr(sys.modules["bndl.export.run"], "traced", None)
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "none" / "m", tmp_path / "file" / "m", tmp_path / ("m" * 300)):
+        with pytest.raises(FileError, match="choose a folder that exists"):
+            bndl.export(layer(), place.with_suffix(suffix), rows(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("missing", ["onnxscript", "onnx_ir"])
@@ -341,7 +498,7 @@ def test_a_file_that_fails_on_other_batches_is_not_written(tmp_path, monkeypatch
         session = onnxruntime.InferenceSession(path)
         return run
 
-    monkeypatch.setattr(sys.modules["bndl.export"], "runner", fails)
-    with pytest.raises(BndlError, match=r"fails on a batch of 1 \(dims do not fit\), so nothing was written"):
+    monkeypatch.setattr(sys.modules["bndl.export.trial"], "_in_onnx_runtime", fails)
+    with pytest.raises(BndlError, match=r"fails on a batch of dims \(1, 12\) \(dims do not fit\), so nothing"):
         bndl.export(layer(), tmp_path / "m.onnx", rows(9))
     assert not list(tmp_path.iterdir())

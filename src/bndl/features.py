@@ -15,7 +15,18 @@ from bndl.errors import InputError
 from bndl.layer import DecisionLayer
 from bndl.progress import track
 
-__all__ = ["FeatureSet", "extract", "features_of", "fitting", "iterate", "one_pass", "paired", "passed", "portion"]
+__all__ = [
+    "FeatureSet",
+    "extract",
+    "features_of",
+    "fitting",
+    "iterate",
+    "one_pass",
+    "paired",
+    "passed",
+    "portion",
+    "within_bounds",
+]
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any]
 Head: TypeAlias = nn.Linear | DecisionLayer
@@ -205,12 +216,17 @@ def _checked(features: Tensor, in_features: int) -> Tensor:
     blocks = features.split(_ROWS)  # they may be on disk
     ends = [torch.aminmax(block) for block in blocks]  # both nan if one is
     if not all(low > -_LARGEST and high < _LARGEST for low, high in ends):
-        bad = torch.cat([(~(block.abs() < _LARGEST)).any(dim=1) for block in blocks]).nonzero().flatten()
+        bad = torch.cat([~within_bounds(block) for block in blocks]).nonzero().flatten()
         raise InputError(
             f"{len(bad)} of {len(features)} examples have NaN or infinite features, or some beyond {_LARGEST:.0e} "
             f"(first at index {int(bad[0])}): check the inputs and the backbone."
         )
     return features
+
+
+def within_bounds(features: Tensor) -> Tensor:
+    """Which examples (B,) have features that can be computed with: finite, and not huge."""
+    return (features.abs() < _LARGEST).all(dim=1)
 
 
 def extract(model: nn.Module, data: Any, *, batch_size: int = 256, progress: bool | None = None) -> FeatureSet:

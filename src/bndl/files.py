@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bndl.errors import FileError
@@ -18,16 +18,20 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     A reader sees the old file or the new one, never a part; after an error the old one stands and nothing is left over.
     """
     path = Path(path)
-    if not path.name or path.is_dir():
+    if not path.name or os.path.isdir(path):  # false where the name is too long
         raise FileError(f"cannot write {path}: it is a folder; add a file's name.")
     temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     try:
+        temporary.touch()  # what cannot be written is known before the work
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise FileError(f"cannot write {path} ({reason}): choose a folder that exists and is yours.") from error
+        raise FileError(
+            f"cannot write {path} ({reason}): choose a folder that exists and is yours, or a shorter name."
+        ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # that it is not there, as the path leads nowhere
+            temporary.unlink()

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["erfc", "log_gamma_1p", "widened"]
+__all__ = ["erfc", "expm1", "log1p_of_small", "log_gamma_1p", "widened"]
 
 _SHIFT = 7  # Stirling's series is taken at 1 + x + 7, where three terms of it are exact to float32
 # ln(erfcx(x) / t), t = 1 / (1 + x / 2), as a polynomial in 2 t - 1: a least-squares fit on all x >= 0, within 1e-7
@@ -48,3 +48,17 @@ def erfc(x: Tensor) -> Tensor:
     for coefficient in reversed(_ERFC):
         power = power * (2 * t - 1) + coefficient
     return t * torch.exp(power - x * x)
+
+
+def expm1(x: Tensor) -> Tensor:
+    """exp(x) - 1, also where x is tiny; in an exported graph tanh(x / 2) (exp(x) + 1)."""
+    return torch.tanh(x / 2) * (x.exp() + 1) if torch.compiler.is_exporting() else torch.expm1(x)
+
+
+def log1p_of_small(x: Tensor) -> Tensor:
+    """ln(1 + x) for 0 <= x <= 1/4; in an exported graph 2 artanh(z), z = x / (2 + x), by its series."""
+    if not torch.compiler.is_exporting():
+        return torch.log1p(x)
+    z = x / (2 + x)
+    z2 = z * z
+    return 2 * z * (1 + z2 * (1 / 3 + z2 * (1 / 5 + z2 / 7)))

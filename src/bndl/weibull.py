@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Gamma, Weibull
 from torch.distributions.kl import register_kl
 
-from bndl.portable import log_gamma_1p
+from bndl.portable import expm1, log1p_of_small, log_gamma_1p
 
 __all__ = ["cv2", "kl_to_gamma", "log_exponential", "noise", "noise_", "sample", "variance"]
 
@@ -81,9 +81,9 @@ def cv2(shape: Tensor) -> Tensor:
     series = torch.zeros_like(small)
     for n in range(len(_ZETA_MINUS_ONE) + 1, 1, -1):
         series = series * small + (-1) ** n * _ZETA_MINUS_ONE[n - 2] * (2**n - 2) / n
-    near = torch.log1p(small * small / (1 + 2 * small)) + series * small * small
+    near = log1p_of_small(small * small / (1 + 2 * small)) + series * small * small
     far = log_gamma_1p(2 * inverse) - 2 * log_gamma_1p(inverse)
-    return torch.expm1(torch.where(inverse < _SERIES_BELOW, near, far))
+    return expm1(torch.where(inverse < _SERIES_BELOW, near, far))
 
 
 def variance(mean: Tensor, shape: Tensor) -> Tensor:

@@ -74,6 +74,7 @@ def test_a_run_takes_the_pixels_of_its_images(capsys, runs, tmp_path):
     assert record["classes"] == [str(digit) for digit in range(10)]
     assert record["pixels"] == "whole numbers from 0 to 255"
     assert record["side"] == 8
+    assert record["preparation"] == "shorter side to 8 (bilinear), centre 8 x 8, grey"
 
     run = load_run(runs / "bndl")
     pixels = torch.randint(0, 256, (20, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

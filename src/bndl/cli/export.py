@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _TRIED = 16  # examples that the file is run on
+_COLOURS = {1: "grey", 3: "red, green, blue"}
 _EPILOG = """examples:
   bndl export runs/photos                                   # photos.onnx; takes uint8 images, gives all that predict says
   bndl export runs/photos --head runs/photos/sparse/model.safetensors --reasons 3 --out small.onnx
@@ -108,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json({**asdict(written), "path": str(out), "tried_on": loaded.tried, **loaded.inputs})
     else:
-        _tell(written, loaded.tried)
+        _tell(written, loaded.tried if not args.no_check else None)
     return 0
 
 
@@ -139,20 +140,25 @@ def _run(args: argparse.Namespace) -> _Loaded:
     run = found.run
     try:
         data = found.data()
-        images = torch.stack([data.read(index) for index in range(min(_TRIED, len(data)))])
+        spread = torch.linspace(0, len(data) - 1, min(_TRIED, len(data))).long()  # as they may be sorted by class
+        images = torch.stack([data.read(index) for index in spread.tolist()])
         tried = f"{len(images)} images of the run's test part"
     except (FileError, InputError):
         dims = (_TRIED, run.channels, run.side, run.side)
         images = torch.randint(0, 256, dims, dtype=torch.uint8, generator=torch.Generator().manual_seed(args.seed))
         tried = f"{_TRIED} random images, as the run's data cannot be read"
     pixels = "floats from 0 to 1" if args.floats else "whole numbers from 0 to 255"
-    inputs = {"pixels": pixels, "channels": run.channels, "side": run.side, "resize": run.recipe.data.resize}
+    resize = run.recipe.data.resize or run.side
+    made = (
+        f"shorter side to {resize} (bilinear), centre {run.side} x {run.side}, {_COLOURS.get(run.channels, 'planes')}"
+    )
+    inputs = {"pixels": pixels, "channels": run.channels, "side": run.side, "resize": resize, "preparation": made}
     model = found.model if args.floats else FromPixels(found.model)
     example = as_float(images) if args.floats else images
     return _Loaded(model, run.classes, found.about, example, tried, inputs)
 
 
-def _tell(written: "Exported", tried: str) -> None:
+def _tell(written: "Exported", tried: str | None) -> None:
     from rich import box
     from rich.table import Table
 
@@ -169,8 +175,8 @@ def _tell(written: "Exported", tried: str) -> None:
             table.add_row(*cells)
     out.print(table)
     if differences:
-        out.print(f"differs by: the most from bndl.predict, on {tried}", **PLAIN)
-    elif written.path.suffix == ".onnx":
+        out.print(f"differs by: the most from bndl.predict, or the share that differs, on {tried}", **PLAIN)
+    elif tried is not None:
         out.print('not run: with onnxruntime (pip install "bndl[export]") it is compared with bndl.predict', **PLAIN)
     out.print(f"Written: {plain(str(written.path))}, {written.size / 1e6:.1f} MB\n\n{_use(written)}", **PLAIN)
 
@@ -178,8 +184,8 @@ def _tell(written: "Exported", tried: str) -> None:
 def _use(written: "Exported") -> str:
     """How to run it."""
     name, given = plain(written.path.name), ", ".join(port.name for port in written.inputs)
-    if written.path.suffix == ".pt2":
-        return f'import torch\nlabels, probs, *more = torch.export.load("{name}").module()({given})'
+    if written.path.suffix.lower() == ".pt2":
+        return f'import torch\nsaid = torch.export.load("{name}").module()({given})\nsaid["labels"], said["certain"]'
     feed = ", ".join(f'"{port.name}": {port.name}' for port in written.inputs)
     return (
         f'import onnxruntime\nsession = onnxruntime.InferenceSession("{name}")\n'

@@ -1,27 +1,26 @@
-"""Traced graphs as files, ONNX or torch's ``.pt2``: written without a trace of the machine they come from, and run."""
+"""Traced graphs as files, ONNX or torch's ``.pt2``, without a trace of the machine they come from."""
 
 import io
-import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from bndl._version import __version__
 from bndl.errors import InputError, MissingExtraError
 
-__all__ = ["SUFFIXES", "first_line", "quiet", "runner", "write_graph"]
+__all__ = ["first_line", "format_of", "quiet", "require_onnx", "write_graph"]
 
-SUFFIXES = (".onnx", ".pt2")
 _LARGEST = 2 * 10**9  # bytes: what one ONNX file can hold
 _TALKING = (
+    "torch._export.non_strict_utils",
     "torch.fx.experimental.symbolic_shapes",
     "torch.onnx._internal.exporter._compat",
     "torch.onnx._internal.exporter._registration",
@@ -44,52 +43,59 @@ _MEANINGS = {
 }
 
 
+def format_of(path: Path) -> str:
+    """The suffix, of those that are known."""
+    suffix = path.suffix.lower()
+    if suffix not in (".onnx", ".pt2"):
+        raise InputError(f"{path} names no format: let it end in .onnx or .pt2.")
+    return suffix
+
+
 def write_graph(
     program: ExportedProgram,
-    inputs: Mapping[str, tuple[str, ...]],
+    inputs: Mapping[str, tuple[int | str, ...]],
     outputs: tuple[str, ...],
     path: Path,
     *,
-    about: dict[str, Any],
+    about: str,
     opset: int | None = None,
 ) -> None:
     """Write a traced graph, in the format of the path's suffix.
 
     Args:
         program: the graph.
-        inputs: what to call its inputs, and their first dims that may be any number.
+        inputs: what to call its inputs, and their dims; those that may be any number by a name.
         outputs: what to call its outputs.
         path: of the file.
-        about: what is kept in it as JSON: in ONNX the metadata ``bndl``, in a ``.pt2`` the extra file ``bndl.json``.
+        about: JSON that is kept in it: in ONNX the metadata ``bndl``, in a ``.pt2`` the extra file ``bndl.json``.
         opset: version of ONNX's operators; None: the exporter's.
     """
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             for key in _NOTED:
                 node.meta.pop(key, None)
-    if path.suffix == ".onnx":
-        _write_onnx(program, inputs, outputs, path, about=json.dumps(about), opset=opset)
-    else:
-        program.example_inputs = None  # the user's own data
-        with io.BytesIO() as archive:  # a path's name would be written in it
-            torch.export.save(program, archive, extra_files={"bndl.json": json.dumps(about)})
-            path.write_bytes(archive.getbuffer())
+    if format_of(path) == ".onnx":
+        _write_onnx(program, inputs, outputs, path, about=about, opset=opset)
+        return
+    program.example_inputs = None  # the user's own data
+    archive = io.BytesIO()  # a path's name would be written in it
+    try:
+        torch.export.save(program, archive, extra_files={"bndl.json": about})
+    except Exception as error:  # an operator of the user's own
+        raise InputError(f"torch cannot write this model to a file ({first_line(error)}): try .onnx.") from error
+    path.write_bytes(archive.getbuffer())
 
 
 def _write_onnx(
     program: ExportedProgram,
-    inputs: Mapping[str, tuple[str, ...]],
+    inputs: Mapping[str, tuple[int | str, ...]],
     outputs: tuple[str, ...],
     path: Path,
     *,
     about: str,
     opset: int | None,
 ) -> None:
-    try:
-        import onnx_ir
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("ONNX", extra="export") from error
+    require_onnx()
     names = {"input_names": list(inputs), "output_names": list(outputs)}
     try:
         written = torch.onnx.export(program, **names, opset_version=opset, dynamo=True, verbose=False)  # type: ignore[arg-type]
@@ -98,25 +104,45 @@ def _write_onnx(
     except Exception as error:  # an operator that ONNX does not have, a version that is not known
         raise InputError(f"ONNX cannot hold this model ({_obstacle(error)}): try a .pt2 file.") from error
     assert written is not None
-    model, graph = written.model, written.model.graph
+    model = written.model
     if opset is not None and model.opset_imports[""] != opset:
         raise InputError(
             f"the model cannot be written in version {opset} of ONNX's operators, only in {model.opset_imports['']} or near "
             "it: leave opset out."
         )
-    if sum(value.const_value.nbytes for value in graph.initializers.values() if value.const_value) > _LARGEST:
+    if sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value) > _LARGEST:
         raise InputError("the model is larger than the 2 GB that one ONNX file can hold: write a .pt2 file.")
-    _name_dims(graph, inputs)
-    for node in graph:
+    _name_dims(model.graph, inputs)
+    _note(model, about)
+    import onnx_ir
+
+    onnx_ir.save(model, path)
+
+
+def require_onnx() -> None:
+    """Refuse where what writes ONNX is not installed."""
+    try:
+        import onnx_ir  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("ONNX", extra="export") from error
+
+
+def _note(model: Any, about: str) -> None:
+    """What the file says of itself; nothing of where it was made."""
+    from onnx import helper
+
+    for node in model.graph:
         node.metadata_props.clear()
         node.doc_string = None
-    for value in (*graph.inputs, *graph.outputs):
+    for value in (*model.graph.inputs, *model.graph.outputs):
         value.metadata_props.clear()
-    for value in graph.outputs:
+    for value in model.graph.outputs:
         value.doc_string = _MEANINGS[str(value.name)]
     model.metadata_props["bndl"] = about
-    model.producer_name, model.producer_version = "bndl", json.loads(about)["bndl"]
-    onnx_ir.save(model, path)
+    model.producer_name, model.producer_version = "bndl", __version__
+    versions = [helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    model.ir_version = helper.find_min_ir_version_for(versions, ignore_unknown=True)  # for the sake of older runtimes
 
 
 def _obstacle(error: Exception) -> str:
@@ -128,52 +154,26 @@ def _obstacle(error: Exception) -> str:
     return f"it has nothing for torch's {operator[1]}" if operator else first_line(cause)
 
 
-def _name_dims(graph: Any, inputs: Mapping[str, tuple[str, ...]]) -> None:
+def _name_dims(graph: Any, inputs: Mapping[str, tuple[int | str, ...]]) -> None:
     """Call dims that may be any number what they are, not what the tracer called them."""
     import onnx_ir
 
-    free = {
-        str(dim): name for value in graph.inputs for dim, name in zip(value.shape, inputs[value.name], strict=False)
+    names = {
+        str(dim): name
+        for value in graph.inputs
+        for dim, name in zip(value.shape, inputs[value.name], strict=True)
+        if isinstance(name, str)
     }
     values = (*graph.inputs, *(value for node in graph for value in node.outputs))
     for value in values:
         if value.shape is not None:
-            value.shape = onnx_ir.Shape([free.get(str(dim), dim) for dim in value.shape])
-
-
-def runner(path: Path) -> Callable[[dict[str, Tensor]], list[Tensor]] | None:
-    """Runs the file on inputs by name, on the CPU; None where there is no ONNX Runtime."""
-    if path.suffix == ".pt2":
-        module = torch.export.load(path).module()
-        return lambda given: list(module(*given.values()))
-    try:
-        import onnxruntime
-    except ImportError:
-        return None
-    try:
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    except Exception as error:  # an operator that it lacks, or lacks for this dtype; a format that is too new for it
-        raise InputError(
-            f"ONNX Runtime {onnxruntime.__version__} cannot run this model ({_reason(error)}): export it in float32 "
-            "(model.float()), leave opset out, write a .pt2 file, or export it unchecked for another runtime."
-        ) from error
-
-    def run(given: dict[str, Tensor]) -> list[Tensor]:
-        feed = {name: x.cpu().numpy() for name, x in given.items()}
-        return [torch.from_numpy(value) for value in session.run(None, feed)]
-
-    return run
-
-
-def _reason(error: Exception) -> str:
-    """What ONNX Runtime says, without its codes and the name of a file that will not be."""
-    return re.sub(r"^\[ONNXRuntimeError\][ :\d]*[A-Z_ ]*: |Load model from .*? failed:", "", first_line(error))
+            value.shape = onnx_ir.Shape([names.get(str(dim), dim) for dim in value.shape])
 
 
 def first_line(error: BaseException) -> str:
     """What an error says, in short."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].strip().rstrip(".:")[:200]
+    return lines[0].split(" For more information")[0].strip().rstrip(".:!")[:200]
 
 
 @contextmanager
