@@ -5,7 +5,7 @@ import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +125,12 @@ def export(
     off = torch.autocast(layer.weight.device.type, enabled=False)
     with replacing(path) as temporary, _ONE_AT_A_TIME, quiet(), evaluating(model), constant(model), off:
         answers = Answers(model, decider, prepared(model, layer, example), reasons=reasons)
-        found = _write(answers, temporary, notes, opset=opset, check=check)
-    return Exported(path, *found)
+        written = _write(answers, temporary, notes, opset=opset, check=check)
+    return replace(written, path=path)
 
 
-def _write(
-    answers: Answers, path: Path, notes: dict[str, Any], *, opset: int | None, check: bool
-) -> tuple[tuple[Port, ...], tuple[Port, ...], int, dict[str, float] | None]:
-    """Write the file and try it -> what it takes and gives, its size, and how far it is from predict."""
+def _write(answers: Answers, path: Path, notes: dict[str, Any], *, opset: int | None, check: bool) -> Exported:
+    """Write the file and try it."""
     inputs = answers.example.inputs
     outputs = answers(*inputs.values())
     if twice := inputs.keys() & outputs.keys():
@@ -147,7 +145,7 @@ def _write(
     differences = tried(path, answers, lengths) if check else None
     taken = tuple(Port(name, _dtype(x), free[name]) for name, x in inputs.items())
     given = tuple(Port(name, _dtype(x), ("batch", *x.size()[1:])) for name, x in outputs.items())
-    return taken, given, path.stat().st_size, differences
+    return Exported(path, taken, given, path.stat().st_size, differences)
 
 
 def _check(path: Path, layer: DecisionLayer, reasons: int, classes: Sequence[str] | None, opset: int | None) -> None:
