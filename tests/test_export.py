@@ -1,6 +1,7 @@
 """Exported files: they say what predict says, of any batch, where there is no bndl; or nothing is written."""
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -344,9 +345,102 @@ def test_differences_are_shares_where_there_are_no_sizes(tmp_path, monkeypatch):
     found = bndl.export(layer(), tmp_path / "m.onnx", rows(100)).differences
     assert (found["runner_up"], found["certain"], found["labels"]) == (0.07, 0.02, 0)
     spoilt = 6
-    with pytest.raises(BndlError, match=r"says something else .* 6% of the decisions"):
+    with pytest.raises(BndlError, match=r"decides otherwise than the model in 6% of the example"):
         bndl.export(layer(), tmp_path / "n.onnx", rows(100))
     assert not (tmp_path / "n.onnx").exists()
+
+
+class Short(Averaging):
+    """Reads at most ten tokens."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids[:, :10] if ids.size(1) > 10 else ids)
+
+
+class Long(Averaging):
+    """Fills up what is shorter than six."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids if ids.size(1) > 5 else nn.functional.pad(ids, (0, 6 - ids.size(1))))
+
+
+class Fours(Averaging):
+    """Looks at the last token where their number is a multiple of four."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids if ids.size(1) % 4 else ids[:, -1:])
+
+
+class Placed(Averaging):
+    """Has a place for 16 tokens, as transformers have for 512."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(16, 6))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if ids.size(1) > 16:
+            raise ValueError("too many tokens")
+        return self.layer(self.cell((self.embedding(ids) + self.places[: ids.size(1)]).mean(1)))
+
+
+@pytest.mark.parametrize(("model", "length"), [(Short, 8), (Short, 14), (Long, 4), (Long, 14), (Fours, 7), (Fours, 8)])
+def test_a_model_that_goes_another_way_for_other_lengths_has_one(tmp_path, model, length):
+    torch.manual_seed(0)
+    made, ids = model(), torch.randint(0, 20, (30, length), generator=torch.Generator().manual_seed(0))
+    assert bndl.export(made, tmp_path / "m.onnx", ids[:4]).inputs[0].dims == ("batch", length)
+    assert_same(run(tmp_path / "m.onnx", ids), bndl.predict(made, ids))
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_a_model_with_so_many_places_takes_what_there_is_a_place_for(tmp_path, suffix):
+    torch.manual_seed(0)
+    made, ids = Placed(), torch.randint(0, 20, (30, 16), generator=torch.Generator().manual_seed(0))
+    assert bndl.export(made, tmp_path / f"m{suffix}", ids[:4, :5]).inputs[0].dims == ("batch", "length")
+    for count in (2, 5, 16):
+        assert_same(run(tmp_path / f"m{suffix}", ids[:, :count]), bndl.predict(made, ids[:, :count]))
+
+
+class Table(nn.Module):
+    """A row and a number; what is missing is NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = layer(signed=True)
+
+    def forward(self, row: Tensor, age: Tensor) -> Tensor:
+        return self.layer(row.nan_to_num(0) + age[:, None])
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_what_is_not_finite_in_the_example_may_be_so(tmp_path, suffix):
+    path, row, age = tmp_path / f"m{suffix}", rows(40), torch.rand(40)
+    model = Table()
+    bndl.export(model, path, {"row": row, "age": age})
+    row[::2, 1] = torch.nan
+    wanted = bndl.predict(model, {"row": row, "age": age})
+    assert bool(wanted.certain[::2].any())
+    given = ({"row": row, "age": age},) if suffix == ".onnx" else (row, age)
+    assert not run(path, *given)["certain"][::2].any()
+    written = bndl.export(model, path, {"row": row, "age": age})
+    assert written.differences["certain"] == 0
+    assert_same(run(path, *given), wanted)
+
+
+def test_what_torch_cannot_read_back_is_said(tmp_path, monkeypatch):
+    def fails(path):
+        raise AssertionError("expected no unbacked symbols")
+
+    monkeypatch.setattr(torch.export, "load", fails)
+    with pytest.raises(InputError, match=r"cannot read back what it wrote .*unbacked symbols\): write .onnx"):
+        bndl.export(layer(), tmp_path / "m.pt2", rows(9))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_single_decision_on_an_edge_is_no_matter(tmp_path):
+    x = rows(16)
+    level = next(p for p in bndl.predict(layer(), x).p_value.tolist() if 1e-9 < p < 1)
+    assert bndl.export(layer(), tmp_path / "m.onnx", x, level=level).differences is not None
 
 
 # ------------------------------------------------------------------------------------------------- what cannot be done
@@ -405,8 +499,10 @@ class Special(nn.Module):
         (layer(), "m.onnx", rows(2), {"classes": dict(enumerate("abcde"))}, "a list of names, .* got dict"),
         (layer(), "m.onnx", rows(2), {"about": {"level": 0.5}}, "holds 'level', which the file says itself"),
         (layer(), "m.onnx", rows(2), {"about": {"outputs": 0.5}}, "holds 'outputs', which the file says itself"),
-        (layer(), "m.onnx", rows(2), {"about": {"mean": torch.ones(2)}}, "give what JSON can hold"),
-        (layer(), "m.onnx", rows(2), {"about": {"mean": float("nan")}}, "give what JSON can hold"),
+        (layer(), "m.onnx", rows(2), {"reasons": True}, "0 for none, .* got True"),
+        (layer(), "m.onnx", rows(2), {"about": ["a"]}, "give a dict of what JSON can hold"),
+        (layer(), "m.onnx", rows(2), {"about": {"mean": torch.ones(2)}}, "give a dict of what JSON can hold"),
+        (layer(), "m.onnx", rows(2), {"about": {"mean": float("nan")}}, "give a dict of what JSON can hold"),
         (FromPixels(network()), "m.onnx", torch.rand(2, 3, 12, 12), {}, "give uint8, or the model as it is"),
         (Clashing(), "m.onnx", {"probs": rows(2)}, {}, "an input called 'probs', as is an output of the file"),
         (layer(), "m.onnx", rows(2), {"num_samples": 0}, "num_samples must be at least 1"),
@@ -430,7 +526,9 @@ def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path, capfd, mo
 
 
 def test_a_graph_that_says_something_else_is_not_written(tmp_path):
-    with pytest.raises(BndlError, match="is there something random in the model's forward pass"):
+    with pytest.raises(
+        BndlError, match=r"gives other probabilities .* is there something random in the model's forward pass"
+    ):
         bndl.export(Random(), tmp_path / "m.onnx", rows(20))
     assert not list(tmp_path.iterdir())
     assert bndl.export(Random(), tmp_path / "m.onnx", rows(20), check=False).differences is None
@@ -440,10 +538,16 @@ def test_a_graph_that_says_something_else_is_not_written(tmp_path):
 def test_a_place_that_cannot_be_is_known_before_the_work(tmp_path, monkeypatch, suffix):
     monkeypatch.setattr(sys.modules["bndl.export.run"], "traced", None)
     (tmp_path / "file").touch()
-    for place in (tmp_path / "none" / "m", tmp_path / "file" / "m", tmp_path / ("m" * 300)):
-        with pytest.raises(FileError, match="choose a folder that exists"):
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+    for place, words in (
+        (tmp_path / "none" / "m", "choose a folder that exists"),
+        (tmp_path / "file" / "m", "choose a folder that exists"),
+        (tmp_path / ("m" * 300), "choose a shorter name"),
+        (tmp_path / "pipe", "no ordinary file; choose another name"),
+    ):
+        with pytest.raises(FileError, match=words):
             bndl.export(layer(), place.with_suffix(suffix), rows(2))
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", f"pipe{suffix}"]
 
 
 @pytest.mark.parametrize("missing", ["onnxscript", "onnx_ir"])

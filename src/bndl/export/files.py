@@ -34,7 +34,7 @@ _MEANINGS = {
     "runner_up": "the class that came second",
     "p_value": "of the t-test, at S = 20 draws, of the decision; its alternative is in the metadata",
     "flip_probability": "probability that the second class beats the first",
-    "certain": "whether p_value is at most the level in the metadata",
+    "certain": "whether p_value is at most the level in the metadata; never where inputs or features are not finite",
     "entropy": "of the probabilities, in nats",
     "aleatoric": "variance of the difference of the first two logits that comes from the example",
     "epistemic": "variance of the same difference that comes from the model",

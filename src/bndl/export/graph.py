@@ -21,6 +21,7 @@ from bndl.weibull import at_least_float32
 
 __all__ = ["Answers", "FromPixels", "constant", "dims", "traced"]
 
+_LONGEST = 2**13  # tokens: of more a pass may take minutes
 _FIELDS = tuple(field.name for field in fields(Prediction))
 
 
@@ -45,6 +46,7 @@ class Answers(nn.Module):
     def __init__(self, model: nn.Module, decider: Decider, example: Example, *, reasons: int) -> None:
         super().__init__()
         self.model, self.decider, self.example = model, decider, example
+        self.finite = [x.is_floating_point() and bool(x.isfinite().all()) for x in example.inputs.values()]
         self.reasons = min(reasons, decider.layer.num_features)
 
     def forward(self, *given: Tensor) -> dict[str, Tensor]:
@@ -54,10 +56,11 @@ class Answers(nn.Module):
         h = at_least_float32(raw)
         said = self.decider(h)
         found = {name: _portable(getattr(said, name)) for name in _FIELDS}
-        for x in given:  # what predict would refuse
-            if x.is_floating_point() and x is not raw:
-                found["certain"] = found["certain"] & torch.isfinite(x).flatten(1).all(dim=1).cpu()
-        found["certain"] = found["certain"] & within_bounds(h).cpu()
+        sound = within_bounds(h)  # predict refuses others
+        for x, finite in zip(given, self.finite, strict=True):
+            if finite and x is not raw:  # a runtime's pooling may lose a NaN on the way to the features
+                sound = sound & torch.isfinite(x).reshape(x.size(0), -1).all(dim=1)
+        found["certain"] = found["certain"] & sound.cpu()
         if self.reasons:
             why = top_reasons(layer, h, said.labels, top=self.reasons)
             found["reason_features"] = torch.where(why.values > 0, why.features, -1)
@@ -70,9 +73,19 @@ def _portable(value: Tensor) -> Tensor:
 
 
 def traced(answers: Answers) -> ExportedProgram:
-    """The graph, for any number of rows, and of tokens if the model allows it."""
+    """The graph, for any number of rows, and of tokens if the model is one for all of them."""
+    inputs = answers.example.inputs
+    program = _trace(answers, fixed=False)
+    free = dims(program, inputs)
+    if all(_goes_along(program, answers, given) for given in _of_other_lengths(program, inputs, free)):
+        return program
+    return _trace(answers, fixed=True)
+
+
+def _trace(answers: Answers, *, fixed: bool) -> ExportedProgram:
     inputs = tuple(answers.example.inputs.values())
-    free = tuple({0: Dim("batch"), 1: Dim.AUTO} if _of_tokens(value) else {0: Dim("batch")} for value in inputs)
+    batch = Dim("batch")
+    free = tuple({0: batch, 1: Dim.AUTO} if _of_tokens(value) and not fixed else {0: batch} for value in inputs)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # where it fails, it prints its graph
             return torch.export.export(answers, inputs, dynamic_shapes=(free,))
@@ -83,6 +96,37 @@ def traced(answers: Answers) -> ExportedProgram:
             f"torch.export cannot follow this model ({first_line(error)}): its forward pass must be the same for any "
             "batch, whatever the values."
         ) from error
+
+
+def _of_other_lengths(
+    program: ExportedProgram, inputs: dict[str, Tensor], free: dict[str, tuple[int | str, ...]]
+) -> Iterator[tuple[Tensor, ...]]:
+    """The example with fewer and more tokens, and with just so many that the graph is no longer told to be right."""
+    ends = [end for span in program.range_constraints.values() for end in (span.lower - 1, span.upper + 1)]
+    for name in {free[name][1] for name, x in inputs.items() if _of_tokens(x)}:
+        if not isinstance(name, str):
+            continue
+        length = next(x.size(1) for key, x in inputs.items() if free[key][1:] == (name,))
+        lengths = {length // 2, length - 1, length + 1, 2 * length, *(int(x) for x in ends if x < _LONGEST)}
+        for count in sorted(x for x in lengths if x > 1):
+            times = -(-count // length)
+            yield tuple(
+                x[:2].repeat(1, times)[:, :count].contiguous() if free[key][1:] == (name,) else x[:2]
+                for key, x in inputs.items()
+            )
+
+
+def _goes_along(program: ExportedProgram, answers: Answers, given: tuple[Tensor, ...]) -> bool:
+    """Whether the graph takes these inputs, if the model does."""
+    try:
+        answers(*given)
+    except Exception:  # of more tokens than it has places for, say
+        return True
+    try:
+        program.module()(*given)
+    except Exception:  # the model goes another way there
+        return False
+    return True
 
 
 def _of_tokens(value: Tensor) -> bool:

@@ -78,8 +78,9 @@ def export(
     """Write the model, with its uncertainty, to a file that runs where there is neither bndl nor, for ONNX, torch.
 
     The file gives what :func:`bndl.predict` gives with the same arguments, for a batch of any size, to the rounding of
-    float32 (probabilities to about 1e-5): the draws are in it as constants. A p below 1e-38 is 0. Where an input or a
-    feature is NaN or infinite, or a feature beyond 1e12, which predict refuses, no decision is certain.
+    float32 (probabilities to some 1e-5): the draws are in it as constants. A p below 1e-38 is 0. Where an input or a
+    feature is NaN or infinite, or a feature beyond 1e12, no decision is certain: predict refuses such features. An input
+    that is not finite somewhere in the example may be so later. Let nothing else of torch run in other threads meanwhile.
 
     Args:
         model: a model with a :class:`bndl.DecisionLayer`, or the layer itself.
@@ -113,8 +114,8 @@ def export(
     settings = {
         "method": method,
         "against": against,
-        "samples": decider.draws.num_samples,
-        "seed": seed,
+        "samples": int(decider.draws.num_samples),
+        "seed": int(seed),
         "level": level,
     }
     notes = _notes({**settings, "classes": None if classes is None else [str(name) for name in classes]}, about or {})
@@ -139,9 +140,7 @@ def _write(answers: Answers, path: Path, notes: dict[str, Any], *, opset: int | 
     free = dims(program, inputs)
     about = json.dumps({**notes, "inputs": [*inputs], "outputs": [*outputs]})
     write_graph(program, free, tuple(outputs), path, about=about, opset=opset)
-    lengths = {
-        name: (x.size(1) + 1) // 2 for name, x in inputs.items() if isinstance(free[name][-1], str) and x.dim() > 1
-    }
+    lengths = {n: (x.size(1) + 1) // 2 for n, x in inputs.items() if isinstance(free[n][-1], str) and x.dim() > 1}
     differences = tried(path, answers, lengths) if check else None
     taken = tuple(Port(name, _dtype(x), free[name]) for name, x in inputs.items())
     given = tuple(Port(name, _dtype(x), ("batch", *x.size()[1:])) for name, x in outputs.items())
@@ -154,7 +153,7 @@ def _check(path: Path, layer: DecisionLayer, reasons: int, classes: Sequence[str
         require_onnx()
     elif opset is not None:
         raise InputError(f"opset is a version of ONNX's operators, and {path.name} is not ONNX: leave it out.")
-    if not isinstance(opset, int | None) or not isinstance(reasons, int) or reasons < 0:
+    if not isinstance(opset, int | None) or not isinstance(reasons, int) or isinstance(reasons, bool) or reasons < 0:
         raise InputError(
             f"reasons is how many terms to give of each decision, 0 for none, and opset a version: whole numbers; got "
             f"{reasons!r} and {opset!r}."
@@ -168,12 +167,12 @@ def _check(path: Path, layer: DecisionLayer, reasons: int, classes: Sequence[str
 def _notes(ours: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept in the file as JSON."""
     notes = {"bndl": __version__, **ours}
-    if taken := theirs.keys() & {*notes, "inputs", "outputs"}:
+    if taken := {*theirs} & {*notes, "inputs", "outputs"}:
         raise InputError(f"about holds {min(taken)!r}, which the file says itself: use another name.")
     try:
-        json.dumps({**theirs}, allow_nan=False)
+        json.dumps(dict(theirs), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise InputError(f"about cannot be kept in the file ({error}): give what JSON can hold.") from error
+        raise InputError(f"about cannot be kept in the file ({error}): give a dict of what JSON can hold.") from error
     return {**notes, **theirs}
 
 
