@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bndl.errors import BndlError, InputError
+from bndl.export.example import Example
 from bndl.export.files import first_line, format_of
 from bndl.export.graph import Answers
 
@@ -30,11 +31,8 @@ def tried(path: Path, answers: Answers, lengths: dict[str, int]) -> dict[str, fl
     run = runner(path)
     if run is None:
         return None
-    parts = [answers.example.rows(slice(None)), answers.example.rows(slice(1))]
-    if lengths:
-        parts.append({n: x[:, : lengths[n]] if n in lengths else x for n, x in answers.example.inputs.items()})
     found: dict[str, float] = {}
-    for given in parts:
+    for given in _parts(answers.example, lengths):
         try:
             wanted = answers(*given.values())
         except Exception:  # the model itself does not take this length
@@ -43,6 +41,13 @@ def tried(path: Path, answers: Answers, lengths: dict[str, int]) -> dict[str, fl
         _judge(differences, count=len(wanted["labels"]))
         found = {name: max(difference, found.get(name, 0.0)) for name, difference in differences.items()}
     return found
+
+
+def _parts(example: Example, lengths: dict[str, int]) -> list[dict[str, Tensor]]:
+    """The example whole, its first row alone, and with fewer tokens."""
+    parts = [example.rows(slice(None)), example.rows(slice(1))]
+    shorter = {name: x[:, : lengths[name]] if name in lengths else x for name, x in example.inputs.items()}
+    return [*parts, shorter] if lengths else parts
 
 
 def _judge(differences: dict[str, float], *, count: int) -> None:
