@@ -106,9 +106,11 @@ def _of_other_lengths(
     for name in {free[name][1] for name, x in inputs.items() if _of_tokens(x)}:
         if not isinstance(name, str):
             continue
-        length = next(x.size(1) for key, x in inputs.items() if free[key][1:] == (name,))
+        tokens = next(x for key, x in inputs.items() if free[key][1:] == (name,))
+        length = tokens.size(1)
         lengths = {length // 2, length - 1, length + 1, 2 * length, *(int(x) for x in ends if x < _LONGEST)}
-        for count in sorted(x for x in lengths if x > 1):
+        most = _LONGEST if tokens.device.type == "cpu" else length  # a GPU does not survive an index beyond its table
+        for count in sorted(x for x in lengths if 1 < x <= most):
             times = -(-count // length)
             yield tuple(
                 x[:2].repeat(1, times)[:, :count].contiguous() if free[key][1:] == (name,) else x[:2]
